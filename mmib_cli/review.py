@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Say what a review has found, and what to expect of the next images."""
 import argparse
+import os.path as osp
 from typing import Iterator, List, Sequence
 
 from mmengine.device import get_device
@@ -37,7 +38,7 @@ def outlook(rows: List[Judged]) -> Iterator[str]:
 def _of_ranking(rows: List[Judged], looked_at: int) -> Iterator[str]:
     said = [row.verdict for row in rows]
     by_rank = {row.rank: row for row in rows}
-    twice = [row for row in rows if by_rank[row.rank] is not row]
+    twice = next((row for row in rows if by_rank[row.rank] is not row), None)
     if WRONG in said and not twice and not beats_chance(rows):
         yield ('So far the ranking looks no better than chance: wrong images '
                'don\'t clearly become rarer from high ranks to low ones, and '
@@ -46,11 +47,9 @@ def _of_ranking(rows: List[Judged], looked_at: int) -> Iterator[str]:
     counts = ', '.join(f'{said.count(name)} {name}' for name in VERDICTS)
     yield f'{len(rows)} images were looked at: {counts}.'
     if twice:
-        same = by_rank[twice[0].rank].image
-        yield (f'{twice[0].image} and {same} have the same rank. If they '
-               'are one image, write its path alike in all files. Otherwise '
-               'give the files of one report: they have the share by rank, '
-               'and what to expect.')
+        yield (f'{twice.image} and {by_rank[twice.rank].image} have the same '
+               'rank: give the files of one report, with the path of an image '
+               'alike in all, to see the share by rank and what to expect.')
     elif rows:
         shares: List[tuple] = [('ranks', 'images', 'wrong', 'share')]
         for first, last in zip((0, *_ENDS), (*_ENDS, rows[-1].rank)):
@@ -80,6 +79,9 @@ def export(wrong: Sequence[str], args: argparse.Namespace) -> str:
                       'suspect regions.')
     if not wrong:
         raise Refusal('No image was judged wrong: there is nothing to export.')
+    if osp.lexists(args.export):
+        raise Refusal(f'{args.export} is there already: give --export a new '
+                      'folder.')
     config, predict = read(find_config(args.config)), None
     config.merge_from_dict(args.cfg_options)
     if 'repaired' in listed_images(config):
@@ -108,14 +110,6 @@ def export(wrong: Sequence[str], args: argparse.Namespace) -> str:
             f'with: mmib train {args.config} --repaired {args.export}')
 
 
-def check_lines(wrong: Sequence[str]) -> None:
-    """Refuse images that can't stand on a line of a list."""
-    for name in wrong:
-        if name != name.strip() or not {*'\r\n'}.isdisjoint(name):
-            raise Refusal(f'{name!r} can\'t stand on a line of a list: write '
-                          'a review by --out, which --without takes too.')
-
-
 def main(parsed: argparse.Namespace) -> None:
     given = (parsed.config, parsed.checkpoint, parsed.ignore,
              parsed.cfg_options)
@@ -126,8 +120,10 @@ def main(parsed: argparse.Namespace) -> None:
     merged, conflicts = merge(map(read_review, parsed.files))
     wrong = list(
         dict.fromkeys(row.image for row in merged if row.verdict == WRONG))
-    if parsed.list is not None:
-        check_lines(wrong)
+    for name in wrong if parsed.list is not None else ():
+        if name.strip().splitlines() != [name]:
+            raise Refusal(f'{name!r} can\'t stand on a line of a list: write '
+                          'a review by --out, which --without takes too.')
     if parsed.out is not None:
         write_review(parsed.out, merged)
     if parsed.list is not None:

@@ -34,7 +34,7 @@ def list_images(cfg: Config, **lists: Union[str, Sequence, None]) -> Config:
     """
     cfg = copy.deepcopy(cfg)
     outer, _ = _around_listed(cfg)
-    if outer is None:
+    if not outer:
         raise Refusal('The config has no dataset whose images could be '
                       'listed: add `train_dataloader.dataset`.')
     if type_name(outer['dataset']) != ListedImages.__name__:
@@ -58,13 +58,13 @@ def list_images(cfg: Config, **lists: Union[str, Sequence, None]) -> Config:
 def listed_images(cfg: Config) -> dict:
     """Return the lists in a config: the arguments of its ``ListedImages`` that
     aren't None. An empty dict where nothing is listed."""
-    outer, _ = _around_listed(cfg)
-    if outer is None or type_name(outer['dataset']) != ListedImages.__name__:
+    dataset = _around_listed(cfg)[0].get('dataset') or {}
+    if type_name(dataset) != ListedImages.__name__:
         return {}
     return {
-        option: outer['dataset'][option]
+        option: dataset[option]
         for option in ('images', 'without', 'relabel', 'repaired')
-        if outer['dataset'].get(option) is not None
+        if dataset.get(option) is not None
     }
 
 
@@ -81,29 +81,21 @@ def lists_checksum(cfg: Config) -> Optional[str]:
     Raises:
         Refusal: If a list or a folder can't be used.
     """
-    lists = listed_images(cfg)
-    if not lists:
-        return None
-    names: list = [
-        name in lists and sorted(
-            str(entry.image) for entry in entries_of(lists[name], name))
-        for name in ('images', 'without')
-    ]
-    if 'relabel' in lists:
-        names.append(
-            sorted((entry.image, entry.label)
-                   for entry in entries_of(lists['relabel'], 'relabel')))
-    if 'repaired' in lists:
-        names.append(masks_checksum(lists['repaired']))
-    return f'{zlib.crc32(repr(names).encode()):08x}'
+    names = {
+        option: masks_checksum(given) if option == 'repaired' else sorted(
+            (str(entry.image), entry.label * (option == 'relabel'))
+            for entry in entries_of(given, option))
+        for option, given in listed_images(cfg).items()
+    }
+    return f'{zlib.crc32(repr(names).encode()):08x}' if names else None
 
 
-def _around_listed(cfg: Config) -> Tuple[Optional[dict], str]:
-    """The dict whose dataset ``ListedImages`` is or would wrap, and the dotted
-    name of this dataset."""
+def _around_listed(cfg: Config) -> Tuple[dict, str]:
+    """The dict whose dataset ``ListedImages`` is or would wrap, an empty one
+    where there is none, and the dotted name of this dataset."""
     outer, name = cfg.get('train_dataloader') or {}, 'train_dataloader.dataset'
     while isinstance(outer.get('dataset'), dict):
         if type_name(outer['dataset']) not in _OUTER_WRAPPERS:
             return outer, name
         outer, name = outer['dataset'], f'{name}.dataset'
-    return None, name
+    return {}, name

@@ -97,7 +97,7 @@ class DatasetImages:
             if image in numbers:
                 row = numbers.index(image)
             else:
-                row, = find_images([image], len(paths), lambda: paths)
+                row, = find_images([image], paths)
                 if image == str(row):
                     # A number counts the images of the whole dataset.
                     raise Refusal(image)

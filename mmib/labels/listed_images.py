@@ -11,7 +11,7 @@ from mmengine.registry import DATASETS
 from ..errors import Refusal
 from ..openmmlab.data.datasets import (image_numbers, image_paths, leaves,
                                        mixed_in)
-from .lists import Entry, Images, find_images
+from .lists import Images, find_images
 from .masks import Folder, replace_masks
 from .relabel import change_labels
 from .verdicts import Path
@@ -30,16 +30,17 @@ class ListedImages:
     Images come in the order of the dataset, with all their repeats. A
     dataset that derives from ``BaseDataset`` takes one of them, too, in
     place of one that can't be read. A dataset within another wrapper may
-    take any of its images.
+    take any of its images. An image that ``without`` leaves out stays out,
+    also one with a right label or a repaired mask: the log counts each.
 
     Args:
         dataset (dict or Dataset): The dataset, or its config.
         images (str, Path or Sequence, optional): The images to show: paths, as
-            the dataset has them in ``img_path``, or their ends where these are
-            unique; or numbers, counted from 0 in the order of the dataset. Or
-            a text file with a path on each line, with numbers only where paths
-            don't distinguish the images; or numbers in a file of ``np.save``.
-            Defaults to None.
+            the dataset has them in ``img_path``, or their ends, of as many
+            parts as distinguish all images; or numbers, counted from 0 in the
+            order of the dataset. Or a text file with a path on each line, or
+            with numbers where images have no path or share one. Defaults to
+            None: all.
         without (str, Path or Sequence, optional): Images to leave out, of
             ``images`` or of all: such a list, or the file of a review, of
             which those that were judged wrong are left out. Defaults to None.
@@ -55,9 +56,8 @@ class ListedImages:
 
     Raises:
         Refusal: If ``images`` or ``without`` is neither a file nor a list, if
-            none is given, if a list or mask can't be used, if there are other
-            arguments, if the dataset mixes its images, or if labels can't be
-            changed.
+            a list or mask can't be used, if there are other arguments, if the
+            dataset mixes its images, or if labels can't be changed.
 
     Examples:
         >>> dict(
@@ -79,12 +79,6 @@ class ListedImages:
                 f'ListedImages in `train_dataloader.dataset` has no `{name}`: '
                 f'set `train_dataloader.dataset.dataset.{name}`, of the '
                 'dataset that it wraps.')
-        if all(each is None for each in (images, without, relabel, repaired)):
-            raise Refusal(
-                'ListedImages in `train_dataloader.dataset` needs `images`, '
-                'those to show, or `without`, those to leave out, or '
-                '`relabel`, a review that has their labels, or `repaired`, '
-                'other masks.')
         self.dataset = (
             DATASETS.build(dataset) if isinstance(dataset, dict) else dataset)
         self.images = images
@@ -144,7 +138,7 @@ class ListedImages:
         self._fully_initialized = True
 
     def _read_lists(self, of_index: np.ndarray) -> Tuple[Set[int], str]:
-        """Find the images to show, and change labels.
+        """Find the images to show, and change labels and masks.
 
         Args:
             of_index (np.ndarray): Number of the image of each index.
@@ -153,48 +147,30 @@ class ListedImages:
             tuple[set[int], str]: The numbers of the images, and a text for the
             log.
         """
-        known, first = np.unique(of_index, return_index=True)
-        shown, text = {*known.tolist()}, ''
-        without: Dict[int, Entry] = {}
-        changed: Set[int] = set()
-
-        def find(option: str) -> Dict[int, Entry]:
-            return find_images(
-                getattr(self, option), len(known),
-                lambda: image_paths(self.dataset, of_index), option)
-
+        first = np.unique(of_index, return_index=True)[1]
+        paths, text = image_paths(self.dataset, of_index), ''
+        shown = {*range(len(paths))}
         if self.images is not None:
-            shown &= find('images').keys()
+            shown &= find_images(self.images, paths).keys()
             text += f', those of {_named(self.images)}'
         if self.without is not None:
-            without = find('without')
+            gone = find_images(self.without, paths, 'without').keys()
             text += (f'; left out by {_named(self.without)}: '
-                     f'{len(shown & without.keys())}')
-            shown -= without.keys()
+                     f'{len(shown & gone)}')
+            shown -= gone
         if self.relabel is not None:
-            wrong = find('relabel')
+            wrong = find_images(self.relabel, paths, 'relabel')
             change_labels(self.dataset, first, wrong)
-            gone = {n for n, entry in wrong.items() if not entry.label}
-            changed = wrong.keys() - gone
-            text += (f'; with labels of {self.relabel}: {len(shown & changed)}'
-                     f'; left out by {self.relabel}: {len(shown & gone)}')
+            gone = {n for n in shown & wrong.keys() if not wrong[n].label}
+            text += (f'; with labels of {self.relabel}: '
+                     f'{len(shown & wrong.keys()) - len(gone)}'
+                     f'; left out by {self.relabel}: {len(gone)}')
             shown -= gone
         if self.repaired is not None:
-            masks = replace_masks(leaves(self.dataset), self.repaired)
-            text += f'; {len(masks)} masks are those of {self.repaired}'
-            changed |= {
-                number
-                for number in without if self.dataset.get_data_info(
-                    int(first[number]))['seg_map_path'] in masks
-            }
-        lost = sorted(changed & without.keys())
-        if lost:
-            entry = without[lost[0]]
-            raise Refusal(
-                f'{entry.where}, `{entry.image}`, leaves out an image with a '
-                'repaired mask or a right label: drop `without` of '
-                'ListedImages in `train_dataloader.dataset` (--without of the '
-                'command), or list fewer images there.')
+            of_masks = replace_masks(leaves(self.dataset), self.repaired)
+            count = len(of_masks & {paths[n] for n in shown})
+            text += (f'; with masks of {self.repaired}: {count} of '
+                     f'{len(of_masks)}')
         return shown, text
 
     @force_full_init

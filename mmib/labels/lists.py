@@ -1,19 +1,15 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Find the images of a list in a dataset."""
-import logging
 import os
 import os.path as osp
 import re
-from collections import Counter
-from typing import (Callable, Collection, Dict, Iterable, List, NamedTuple,
-                    Optional, Sequence, Tuple, Union)
-from zipfile import BadZipFile
+from typing import (Collection, Dict, Iterable, List, NamedTuple, Optional,
+                    Sequence, Tuple, Union)
 
 import numpy as np
-from mmengine.logging import print_log
 
 from ..errors import Refusal
-from .verdicts import is_review, open_text, wrong_in
+from .verdicts import WRONG, is_review, open_text, read_review
 
 Paths = Sequence[Optional[str]]
 Images = Union[str, os.PathLike, Sequence]
@@ -39,21 +35,25 @@ class Entry(NamedTuple):
 def names_of(paths: Paths, numbers: Iterable[int]) -> List[str]:
     """Return the names of images in text lists and reviews: their paths, or
     their numbers where paths don't distinguish them."""
-    are_names = None not in paths and len({*paths}) == len(paths)
-    return [*map(str, paths if are_names else numbers)]
+    return [*map(str, paths if _whole(paths) else numbers)]
+
+
+def _whole(paths: Paths) -> List[_Parts]:
+    """Return the parts of the path of each image, none where an image has no
+    path of its own."""
+    whole = [parts_of(path) for path in paths if isinstance(path, str)]
+    return whole if len({*whole} - {()}) == len(paths) else []
 
 
 def find_images(images: Images,
-                num_images: int,
-                paths: Callable[[], Paths],
+                paths: Paths,
                 option: str = 'images') -> Dict[int, Entry]:
     """Find the images of a list in a dataset.
 
     Args:
         images (str, Path or Sequence): The list, as ``ListedImages`` takes it.
-        num_images (int): How many images the dataset has.
-        paths (Callable): Returns the path of each image of the dataset, None
-            where the path isn't known.
+        paths (Sequence): The path of each image of the dataset, None where the
+            path isn't known.
         option (str): The argument of ``ListedImages`` that has the list.
             Defaults to ``'images'``.
 
@@ -64,15 +64,21 @@ def find_images(images: Images,
         Refusal: If the list can't be read, or an image isn't found.
     """
     entries = entries_of(images, option)
-    named = [entry for entry in entries if isinstance(entry.image, str)]
-    by_name = iter(_find(named, paths()) if named else ())
+    by_name = _find([e.image for e in entries if isinstance(e.image, str)],
+                    paths)
     found: Dict[int, Entry] = {}
     for entry in entries:
         image = entry.image
-        number = next(by_name) if isinstance(image, str) else image
-        if not 0 <= number < num_images:
-            raise _error(f'{entry.where} is image {number}, but the dataset '
-                         f'has images 0 to {num_images - 1}')
+        number = by_name.get(image, -1) if isinstance(image, str) else image
+        if number not in range(len(paths)):
+            known = ', '.join(names_of(paths, range(len(paths)))[:3])
+            raise _error(
+                f'{entry.where}, `{image}`, is no image of the dataset, whose '
+                f'first ones are {known}. A list is a text file with one such '
+                'name on each line, and nothing else. The end of a path is '
+                'enough if it distinguishes all images, with the same folder '
+                'if it has one. Numbers of images that have paths are for a '
+                'list in a config')
         if number in found:
             raise _error(f'{entry.where} is the image of '
                          f'{found[number].where} again: list an image once')
@@ -89,32 +95,24 @@ def entries_of(images: Images, option: str) -> List[Entry]:
     if isinstance(images, (str, os.PathLike)):
         entries = _read(images, option)
     elif hasattr(images, '__iter__') and option != 'relabel':
-        entries = _from(images, '')
+        entries = [
+            Entry(
+                int(image) if isinstance(image,
+                                         (int, np.integer)) else str(image),
+                f'entry {i}') for i, image in enumerate(images)
+        ]
     else:
         raise Refusal(
             f'`{option}` of ListedImages in `train_dataloader.dataset` must '
-            'be the name of a file' + ' or a list of images' *
-            (option != 'relabel') + f', but got {images!r}.')
+            'be the name of a file, or for `images` and `without` a list of '
+            f'images, but got {images!r}.')
     if not entries:
         raise _error(f'{images} has no images' + ' to leave out' *
                      (option != 'images'))
     return entries
 
 
-def _from(images: Iterable, of_file: str) -> List[Entry]:
-    return [
-        Entry(
-            int(image) if isinstance(image, (int, np.integer)) else str(image),
-            f'entry {i}{of_file}') for i, image in enumerate(images)
-    ]
-
-
 def _read(path: Union[str, os.PathLike], option: str) -> List[Entry]:
-    if os.fspath(path).lower().endswith('.npy') and option != 'relabel':
-        try:
-            return _from(np.load(path), f' of {path}')
-        except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
-            raise _error(f'{path} can\'t be read: {error}') from error
     with open_text(path) as file:
         lines = re.split('\r\n?|\n', file.read())
     if option != 'relabel' and not is_review(lines[0]):
@@ -122,94 +120,41 @@ def _read(path: Union[str, os.PathLike], option: str) -> List[Entry]:
             Entry(line.strip(), f'line {number} of {path}')
             for number, line in enumerate(lines, 1) if line.strip()
         ]
-    wrong = wrong_in(path)
+    # Two rankings may have the same image.
+    wrong = {
+        row.image: Entry(row.image, row.where, row.label)
+        for row in read_review(path) if row.verdict == WRONG
+    }
     if option == 'images':
         raise _error(f'{path} is a review, which says what to leave out: give '
                      'it as `without` (--without)')
-    return [Entry(row.image, row.where, row.label) for row in wrong]
+    return [*wrong.values()]
 
 
-def _find(entries: List[Entry], paths: Paths) -> List[int]:
-    """Return the numbers of images by their names. Where some aren't known,
-    only the parts at the end of a path count that distinguish all paths."""
-    names = [str(entry.image) for entry in entries]
-    numbers = range(len(paths))
-    by_name = dict(zip(names_of(paths, numbers), numbers))
-    if by_name.keys() >= {*names}:
-        return [by_name[name] for name in names]
-    known = {n: parts_of(path) for n, path in enumerate(paths) if path}
-    length = parts_that_differ(known.values())
-    ends = [parts_of(name)[-length:] for name in names]
-    by_end = _by_end(known, length)
-    if not by_end.keys() >= {*ends}:
-        stems = {n: _stem(parts) for n, parts in known.items()}
-        by_end = {**_by_end(stems, length), **by_end}
-    found = []
-    for entry, name, end in zip(entries, names, ends):
-        number = by_name.get(name)
-        if number is None and not _NUMBER.fullmatch(name):
-            number = by_end.get(end)
-        if number is None:
-            raise _not_found(entry, paths, length)
-        found.append(number)
-    others = [(name, paths[number]) for name, number in zip(names, found)
-              if length == 1 and number in known
-              and _is_elsewhere(parts_of(name), known[number])]
-    if others:
-        _warn_of_folders(others)
+def _find(names: List[str], paths: Paths) -> Dict[str, int]:
+    """The numbers of images by their names, as far as there are such images.
+    Of a name count the parts at its end that distinguish all paths, and the
+    folder of the file, if there is one."""
+    whole = _whole(paths) if names else []
+    if not whole:
+        return {str(number): number for number in range(len(paths))}
+    length = parts_that_differ(whole)
+    by_end = {parts[-length:]: number for number, parts in enumerate(whole)}
+    by_stem = {
+        (*end[:-1], osp.splitext(end[-1])[0]): number
+        for end, number in by_end.items()
+    }
+    if len(by_stem) == len(by_end):
+        by_end = {**by_stem, **by_end}
+    found = {}
+    for name in names:
+        parts = parts_of(name)
+        number = by_end.get(parts[-length:], -1)
+        # Who writes a number may count images, and mean no name.
+        if (number >= 0 and parts[-2:-1] in ((), whole[number][-2:-1])
+                and not _NUMBER.fullmatch(name)):
+            found[name] = number
     return found
-
-
-def _stem(parts: _Parts) -> _Parts:
-    """The parts of a path without its suffix."""
-    return *parts[:-1], osp.splitext(parts[-1])[0]
-
-
-def _is_elsewhere(name: _Parts, path: _Parts) -> bool:
-    """Return whether a name of several parts isn't the end of a path, with or
-    without the suffix."""
-    return (len(name) > 1 and name != path[-len(name):]
-            and name != _stem(path)[-len(name):])
-
-
-def _by_end(paths: Dict[int, _Parts], length: int) -> Dict[_Parts, int]:
-    """The image of each end of a path that no other image has."""
-    ends = {n: parts[-length:] for n, parts in paths.items()}
-    counts = Counter(ends.values())
-    return {end: n for n, end in ends.items() if counts[end] == 1}
-
-
-def _warn_of_folders(others: List[tuple]) -> None:
-    """Warn of images that may be other ones of the same name."""
-    name, path = others[0]
-    text = (f'InfoBatch: {len(others)} lines of the list were found by their '
-            f'file name alone, in another folder, such as {path} for {name}. '
-            'If the list is of another dataset, these are other images.')
-    # File names may be no text in UTF-8.
-    print_log(
-        text.encode(errors='backslashreplace').decode(), 'current',
-        logging.WARNING)
-
-
-def _not_found(entry: Entry, paths: Paths, length: int) -> Refusal:
-    end = parts_of(str(entry.image))[-length:]
-    like = [
-        path for path in paths if path and parts_of(path)[-len(end):] == end
-    ]
-    text = f'{entry.where}, `{entry.image}`, '
-    if like:
-        return _error(
-            f'{text}is the end of {len(like)} of the paths of the dataset, '
-            f'such as `{like[0]}`: list whole paths, or numbers where images '
-            'share a path')
-    first = next(filter(None, paths), None)
-    which = f', whose first one is `{first}`' if first else \
-        f', which has no `img_path` of its {len(paths)} images'
-    return _error(
-        f'{text}is no image of the dataset{which}. A list is a text file with '
-        'the path of one image on each line, and nothing else. Numbers, from '
-        '0, are for images without a path of their own, and for a file that '
-        '`np.save` has written')
 
 
 def _error(text: str) -> Refusal:

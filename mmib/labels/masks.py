@@ -98,25 +98,27 @@ def replace_masks(datasets: Sequence[Any], folder: Folder) -> Set[str]:
     in a folder. A name may have folders.
 
     Returns:
-        set[str]: The new masks.
+        set[str]: Paths of the images whose masks are new.
 
     Raises:
         Refusal: If a mask can't take the place of another one.
     """
     infos = [infos_of(dataset) for dataset in datasets]
-    for dataset, of_dataset in zip(datasets, infos):
-        if not all(info.get('seg_map_path') for info in of_dataset):
-            raise _error(f'{type(dataset).__name__} has no `seg_map_path` of '
-                         'its images, so no mask can take its place')
-    new = _find(folder, {str(info['seg_map_path']) for info in chain(*infos)})
+    paths = {info.get('seg_map_path') for info in chain(*infos)}
+    if not all(paths):
+        raise _error('The dataset has no `seg_map_path` of each image, so no '
+                     'mask can take its place')
+    new = _find(folder, map(str, paths))
+    changed = set()
     for dataset, of_dataset in zip(datasets, infos):
         for info in of_dataset:
             old = str(info['seg_map_path'])
             if old in new:
                 _check(dataset, old, new[old])
                 info['seg_map_path'] = new[old]
+                changed.add(str(info.get('img_path')))
         put_infos(dataset, of_dataset)
-    return {*new.values()}
+    return changed
 
 
 def _find(folder: Folder, paths: Iterable[str]) -> Dict[str, str]:
@@ -143,10 +145,7 @@ def _find(folder: Folder, paths: Iterable[str]) -> Dict[str, str]:
 def _check(dataset: Any, old: str, new: str) -> None:
     """Refuse a mask that can't take the place of another one, and warn of one
     that ignores a whole class."""
-    try:
-        after = read_mask(new)
-    except Refusal as error:
-        raise _error(str(error).rstrip('.')) from error
+    after = read_mask(new)
     with Image.open(io.BytesIO(fileio.get(old))) as image:
         before, size = np.asarray(image), image.size
     if size != after.shape[::-1]:

@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Change the annotations that datasets have read: right labels of a review,
 and paths of other masks."""
-from typing import Any, Dict, Iterable, List, Tuple
+from typing import Any, Dict, Iterable, List
 
 import numpy as np
 from mmengine.dataset import BaseDataset
@@ -57,20 +57,24 @@ def change_labels(dataset: Any, first: np.ndarray, wrong: Dict[int,
     checked = wrong if parts[0] is dataset else range(len(first))
     expected, begin = _labels_of(dataset, first, checked), 0
     for part in parts:
+        infos = infos_of(part)
         rows = {
-            n - begin: entry
-            for n, entry in wrong.items() if 0 <= n - begin < len(part)
+            n: infos[n - begin]
+            for n in wrong if 0 <= n - begin < len(infos)
         }
+        if not all(map(has_one_class, rows.values())):
+            raise _cannot(part, 'whose images have no `gt_label` of one class')
+        for n, info in rows.items():
+            if wrong[n].label:
+                info['gt_label'] = _number_of(part, wrong[n])
+                expected[n] = str(info['gt_label'])
         if rows:
-            labels = _change(part, rows)
-            expected.update((begin + row, str(label)) for row, label in labels)
-        begin += len(part)
+            put_infos(part, infos)
+        begin += len(infos)
     if _labels_of(dataset, first, checked) != expected:
-        why = 'whose `get_data_info` makes `gt_label`'
-        if parts[0] is not dataset:
-            why += (', or which has images in another order than the dataset '
-                    'that it wraps')
-        raise _cannot(dataset, why)
+        raise _cannot(
+            dataset, 'whose `get_data_info` makes `gt_label`, or has images '
+            'in another order than a dataset within it')
 
 
 def _labels_of(dataset: Any, first: np.ndarray,
@@ -78,32 +82,18 @@ def _labels_of(dataset: Any, first: np.ndarray,
     """The labels of images, as the pipeline finds them."""
     try:
         infos = {n: dataset.get_data_info(int(first[n])) for n in images}
+        # A label may be a tensor.
         return {
-            n: str(
-                int(info['gt_label']) if has_one_class(info) else info.
-                get('gt_label'))
-            for n, info in infos.items()
+            n: str(np.asarray(i.get('gt_label')))
+            for n, i in infos.items()
         }
     except AttributeError:  # The dataset, or a wrapped one, has no data info.
         return {}
 
 
-def _change(dataset: BaseDataset, rows: Dict[int,
-                                             Entry]) -> List[Tuple[int, int]]:
-    """Change the labels of images by their indices. Return the new ones."""
-    infos = infos_of(dataset)
-    if not all(has_one_class(infos[index]) for index in rows):
-        raise _cannot(dataset, 'whose images have no `gt_label` of one class')
+def _number_of(dataset: BaseDataset, entry: Entry) -> int:
+    """The number of the right class of an image."""
     classes = list(dataset.metainfo.get('classes') or ())
-    labels = [(index, _number_of(dataset, classes, entry))
-              for index, entry in rows.items() if entry.label]
-    for index, label in labels:
-        infos[index]['gt_label'] = label
-    put_infos(dataset, infos)
-    return labels
-
-
-def _number_of(dataset: Any, classes: List[str], entry: Entry) -> int:
     if classes.count(entry.label) != 1:
         which = 'several classes' if entry.label in classes else 'no class'
         known = f'{", ".join(classes[:8])}{", ..." * (len(classes) > 8)}'

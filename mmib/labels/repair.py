@@ -9,11 +9,11 @@ import os
 import os.path as osp
 import shlex
 import zlib
-from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import (Any, Dict, Iterable, Iterator, List, Optional, Sequence,
+                    Tuple)
 from urllib.parse import quote
 from xml.etree import ElementTree
 from xml.sax.saxutils import quoteattr
@@ -23,24 +23,22 @@ import numpy as np
 
 from ..errors import Refusal
 from .images import DatasetImages
+from .lists import names_of
 from .masks import IGNORED, SUFFIXES, read_mask, short_names
 from .predictions import Predictor, compare
 from .rankings import largest_region
 
 _TASKS, _CLASSES = 'tasks.json', 'label_config.xml'
+# Number of a class in masks, and its pixels.
+Region = Tuple[int, np.ndarray]
 # No number in a mask.
 _NO_CLASS = 256
 
 
 def numbers_of(reader: DatasetImages, images: Sequence[str]) -> List[int]:
-    """Return the numbers of the images of a review, which names them by their
-    numbers in the whole dataset, or by paths that no other image has."""
-    paths = reader.paths()
-    counts = Counter(paths)
-    numbers = {str(number): number for number in reader.numbers}
-    numbers.update((path, number)
-                   for path, number in zip(paths, reader.numbers)
-                   if path and counts[path] == 1)
+    """Return the numbers of the images of a review, by their names there."""
+    numbers = dict(
+        zip(names_of(reader.paths(), reader.numbers), reader.numbers))
     lacking = [name for name in images if name not in numbers]
     if lacking:
         raise Refusal(
@@ -134,19 +132,19 @@ def _masks_of(reader: DatasetImages, numbers: Sequence[int],
               labels_of: np.ndarray) -> Iterator[Tuple[int, str, np.ndarray]]:
     """The number of each image, and the name of its mask, which no other mask
     has, with the numbers in it, of which the dataset makes these labels."""
-    paths = {n: reader.info(n).get('seg_map_path') for n in reader.numbers}
-    if None in paths.values():
-        raise Refusal('The dataset has no `seg_map_path` of its images: '
-                      '--export is for MMSegmentation.')
-    names = short_names(map(str, paths.values()))
+    paths = {
+        n: str(reader.info(n).get('seg_map_path'))
+        for n in reader.numbers
+    }
+    names = short_names(paths.values())
     for number in numbers:
-        name = names[str(paths[number])]
+        name = names[paths[number]]
         if not name.lower().endswith(SUFFIXES):
-            raise Refusal(f'Masks must end in {", ".join(SUFFIXES)}, which '
-                          f'keep numbers, unlike {name}: convert them.')
+            raise Refusal(f'`seg_map_path` must end in {", ".join(SUFFIXES)}, '
+                          f'which keep numbers, unlike {name}: convert masks.')
         # A file that can't be read stops the export here.
         labels = reader.read(number)['gt_seg_map']
-        mask = read_mask(str(paths[number]))
+        mask = read_mask(paths[number])
         if (labels_of[mask] != labels).any():
             raise Refusal(
                 f'{name} has other labels than its numbers have in the first '
@@ -165,17 +163,12 @@ def _write(path: Path, image: np.ndarray) -> None:
 def new_folder(folder: str) -> Iterator[Path]:
     """Make a folder that is there with all its files at the end, or not at
     all."""
-    if osp.lexists(folder) and (not osp.isdir(folder) or os.listdir(folder)):
-        raise Refusal(f'{folder} is there already: give --export a new or an '
-                      'empty folder.')
     parent = osp.dirname(osp.abspath(folder))
     os.makedirs(parent, exist_ok=True)
     with TemporaryDirectory(prefix='.mmib-', dir=parent) as place:
         new = Path(place, 'new')
         new.mkdir()
         yield new
-        if osp.isdir(folder):
-            os.rmdir(folder)
         os.rename(new, folder)
 
 
@@ -241,58 +234,60 @@ def masks_in(folder: str) -> str:
         raise Refusal(
             f'{folder} has {len(files) or "no"} JSON files of Label Studio: '
             f'put the last one that it has exported beside {_TASKS}, alone.')
-    data = files[0].read_bytes()
-    out = Path(folder, f'repaired-{zlib.crc32(data):08x}')
+    out = Path(folder, f'repaired-{zlib.crc32(files[0].read_bytes()):08x}')
     if not out.is_dir():
-        masks = _repaired(Path(folder), str(files[0]), data)
+        masks = _repaired(Path(folder), files[0])
         try:
             with new_folder(str(out)) as new:
                 for name, mask in masks.items():
                     _write(new / name, mask)
-        # Another process of the same run was faster.
-        except (OSError, Refusal):
+        except OSError:
+            # Another process of the same run may have been faster.
             if not out.is_dir():
                 raise
     return str(out)
 
 
-def _repaired(folder: Path, file: str, data: bytes) -> Dict[str, np.ndarray]:
+def _repaired(folder: Path, file: Path) -> Dict[str, np.ndarray]:
     """The masks that Label Studio has exported by name, except those that are
     as before."""
     try:
         sent = {
             task['data']['mask']: task
-            for task in json.loads((folder / _TASKS).read_text('utf-8'))
+            for task in json.loads((folder / _TASKS).read_bytes())
         }
-        annotations = [(task['data'].get('mask'), each)
-                       for task in json.loads(data)
-                       for each in task['annotations']]
+        # Somebody may have skipped an image.
+        results = [(sent[task['data']['mask']], each['result'])
+                   for task in json.loads(file.read_bytes())
+                   for each in task['annotations']
+                   if not each.get('was_cancelled')]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise Refusal(f'{file} is no export of Label Studio: choose the '
-                      'format JSON there, and no other one.') from error
+        raise Refusal(f'{file} is no export of the images that were sent from '
+                      'here: export the project of this folder alone, in the '
+                      'format JSON and no other one.') from error
     classes = {
         label.attrib['value']: int(label.attrib['category'])
         for label in ElementTree.parse(folder / _CLASSES).iter('Label')
     }
     masks: Dict[str, np.ndarray] = {}
-    for name, annotation in annotations:
+    for task, result in results:
+        name = task['data']['mask']
         where = f'{name} in {file}'
-        if name not in sent:
-            raise Refusal(f'{where} is a mask that wasn\'t sent from here: '
-                          'export the project of this folder alone.')
-        # Somebody may have skipped the image.
-        if not annotation.get('was_cancelled'):
-            task, before = sent[name], read_mask(folder / 'masks' / name)
-            mask = painted(annotation['result'],
-                           task['annotations'][0]['result'], before, classes,
-                           task['data'].get('ignored', IGNORED), where)
-            # As it was sent, and another annotation may be repaired.
-            if (mask == before).all():
-                continue
-            if (mask != masks.setdefault(name, mask)).any():
-                raise Refusal(f'{where} has two annotations that differ: '
-                              'delete one of them in Label Studio, and export '
-                              'again.')
+        if not result:
+            raise Refusal(f'{where} has no class in any pixel: skip the image '
+                          'in Label Studio, or leave it out with --without.')
+        before = read_mask(folder / 'masks' / name)
+        drawn, old = (
+            _regions(regions, before.shape, classes, where)
+            for regions in (result, task['annotations'][0]['result']))
+        mask = painted(drawn, old, before,
+                       task['data'].get('ignored', IGNORED))
+        # As it was sent, and another annotation may be repaired.
+        if (mask == before).all():
+            continue
+        if (mask != masks.setdefault(name, mask)).any():
+            raise Refusal(f'{where} has two annotations that differ: delete '
+                          'one of them in Label Studio, and export again.')
     if not masks:
         raise Refusal(f'{file} has no repaired mask: all are as they were '
                       'sent. Submit or update the annotations in Label '
@@ -302,10 +297,10 @@ def _repaired(folder: Path, file: str, data: bytes) -> Dict[str, np.ndarray]:
     return masks
 
 
-def painted(result: Sequence[dict], sent: Sequence[dict], before: np.ndarray,
-            classes: Dict[str, int], ignored: int, where: str) -> np.ndarray:
-    """Return the mask that the brush strokes of an annotation make. Pixels in
-    no class are ignored.
+def painted(drawn: Iterable[Region], sent: Iterable[Region],
+            before: np.ndarray, ignored: int) -> np.ndarray:
+    """Return the mask that brush strokes make. Pixels that had a class and
+    have none are ignored.
 
     A stroke in Label Studio hides others, and takes no pixel from them. So in
     a pixel with two classes the one that was not there before wins, then the
@@ -313,51 +308,43 @@ def painted(result: Sequence[dict], sent: Sequence[dict], before: np.ndarray,
     classes that aren't trained.
 
     Args:
-        result (Sequence[dict]): The regions of the annotation.
-        sent (Sequence[dict]): The regions before.
-        before (np.ndarray): The mask before, uint8 of shape (H, W).
-        classes (dict[str, int]): Number of each class in masks. Other numbers
-            may stand for the same class.
-        ignored (int): The number of pixels in no class.
-        where (str): What the annotation is of, for errors.
+        drawn (Iterable[tuple]): Number and pixels of each class. The pixels
+            are bool of shape (H, W).
+        sent (Iterable[tuple]): The same before.
+        before (np.ndarray): The mask before, uint8 of shape (H, W). Other
+            numbers may stand for the same class.
+        ignored (int): The number of pixels of no class.
 
     Returns:
         np.ndarray: The mask, uint8 of shape (H, W).
-
-    Raises:
-        Refusal: If a region isn't of this mask or its classes.
     """
     old = np.full(before.shape, _NO_CLASS)
-    for each in sent:
-        number, pixels = _region(each, before.shape, classes, where)
+    for number, pixels in sent:
         old[pixels] = number
-    new = np.full(before.shape, _NO_CLASS)
-    regions = [_region(each, before.shape, classes, where) for each in result]
-    if not regions:
-        raise Refusal(f'{where} has no class in any pixel: skip the image in '
-                      'Label Studio, or leave it out with --without.')
-    for is_new in (False, True):
-        for number, pixels in regions:
-            new[pixels & ((old != number) == is_new)] = number
-    mask = np.where(new == _NO_CLASS, ignored, new).astype(np.uint8)
-    return np.where(new == old, before, mask)
+    mask, is_drawn = before.copy(), np.zeros(before.shape, bool)
+    for number, pixels in drawn:
+        mask[pixels & (old != number)] = number
+        is_drawn |= pixels
+    mask[(old != _NO_CLASS) & ~is_drawn] = ignored
+    return mask
 
 
-def _region(region: dict, shape: Tuple[int, ...], classes: Dict[str, int],
-            where: str) -> Tuple[int, np.ndarray]:
-    """Number and pixels of the class of a region."""
-    value = region.get('value') or {}
-    if value.get('format') != 'rle' or len(value.get('brushlabels', ())) != 1:
-        raise Refusal(f'{where} has a {region.get("type")} that isn\'t of one '
-                      'class: mark pixels with the brush alone.')
-    name, = value['brushlabels']
-    if name not in classes:
-        raise Refusal(f'{where} has the class {name}, which is none of '
-                      f'{", ".join(classes)}: correct it in Label Studio.')
-    size = region.get('original_height'), region.get('original_width')
-    if size != shape:
-        raise Refusal(f'{where} has {size} pixels, and the image has {shape}: '
-                      'an image must not be exchanged.')
-    # The last of four channels is the opacity of a stroke.
-    pixels = _brush().decode_rle(value['rle']).reshape(*shape, 4)
-    return classes[name], pixels[..., 3] > 127
+def _regions(result: Sequence[dict], shape: Tuple[int, ...],
+             classes: Dict[str, int], where: str) -> Iterator[Region]:
+    """Number and pixels of the class of each region in an annotation."""
+    for region in result:
+        value = region.get('value') or {}
+        names = value.get('brushlabels') or ['no class']
+        if (value.get('format') != 'rle'
+                or names not in [[name] for name in classes]):
+            raise Refusal(
+                f'{where} has a {region.get("type")} of {", ".join(names)}: '
+                'mark pixels with the brush alone, each with one class of '
+                f'{", ".join(classes)}.')
+        size = region.get('original_height'), region.get('original_width')
+        if size != shape:
+            raise Refusal(f'{where} has {size} pixels, and the image has '
+                          f'{shape}: an image must not be exchanged.')
+        # The last of four channels is the opacity of a stroke.
+        pixels = _brush().decode_rle(value['rle']).reshape(*shape, 4)
+        yield classes[names[0]], pixels[..., 3] > 127

@@ -1,11 +1,9 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The file of a review, ``review.csv``: what somebody said of images."""
-import codecs
 import csv
 import os
 import re
-from itertools import chain
-from typing import IO, Dict, Iterable, List, NamedTuple, Union
+from typing import IO, Any, Dict, Iterable, List, NamedTuple, Union
 
 from ..errors import Refusal
 
@@ -58,19 +56,12 @@ def is_review(line: str) -> bool:
 
 def open_text(path: Path, mode: str = 'r') -> IO[str]:
     """Open a table or a list to read it, or a new one with mode ``x``. Paths
-    may be no text in UTF-8. Windows begins files with a byte-order mark, which
-    may be that of UTF-16."""
+    may be no text in UTF-8. Windows begins files with a byte-order mark."""
     try:
-        encoding = 'utf-8'
-        if mode == 'r':
-            with open(path, 'rb') as file:
-                wide = file.read(2) in (codecs.BOM_UTF16_LE,
-                                        codecs.BOM_UTF16_BE)
-            encoding = 'utf-16' if wide else 'utf-8-sig'
         return open(
             path,
             mode,
-            encoding=encoding,
+            encoding='utf-8-sig' if mode == 'r' else 'utf-8',
             errors='surrogateescape',
             newline='')
     except OSError as error:
@@ -80,60 +71,43 @@ def open_text(path: Path, mode: str = 'r') -> IO[str]:
             'counts from the current folder.') from error
 
 
-def wrong_in(path: Path) -> List[Judged]:
-    """Read the images that a review judged wrong, each once.
-
-    Raises:
-        Refusal: If the file can't be used.
-    """
-    # Two rankings may have the same image.
-    rows = {row.image: row for row in read_review(path)}
-    return [row for row in rows.values() if row.verdict == WRONG]
-
-
 def read_review(path: Path) -> List[Judged]:
     """Read the file of a review, also one that a spreadsheet has saved.
 
     Raises:
         Refusal: If the file can't be used. The error names the line.
     """
-    judged: Dict[str, List[Judged]] = {}
     with open_text(path) as file:
         header = file.readline()
+        file.seek(0)
         # Some languages' spreadsheets save semicolons.
         delimiter = next((each for each in ',;\t' if each in header), ',')
-        lines = csv.reader(
-            chain([header], file), delimiter=delimiter, strict=True)
-        where = f'line 1 of {path}'
+        lines = csv.reader(file, delimiter=delimiter, strict=True)
         try:
             names = next(lines, [])
             lacking = [name for name in COLUMNS[:3] if name not in names]
             if lacking:
                 raise Refusal(
-                    f'{where} has no column `{lacking[0]}`, so this is no '
-                    'review: the file of a review begins with '
+                    f'line 1 of {path} has no column `{lacking[0]}`, so this '
+                    'is no review: the file of a review begins with '
                     f'`{",".join(COLUMNS)}`.')
-            where = f'line 2 of {path}'
-            for cells in lines:
-                if cells:
-                    row = _judged(where, names, cells)
-                    others = judged.setdefault(row.image, [])
-                    # Another ranking may have the image too.
-                    for other in others:
-                        if (other.ranking != row.ranking
-                                and other.said == row.said):
-                            continue
-                        raise Refusal(
-                            f'{where}, `{row.image}`, is the image of '
-                            f'{other.where} again, first {other.said}, '
-                            f'then {row.said}: keep one of the lines.')
-                    others.append(row)
-                # A cell may have line breaks.
-                where = f'line {lines.line_num + 1} of {path}'
+            rows = [
+                _judged(f'line {lines.line_num} of {path}', names, cells)
+                for cells in lines if cells
+            ]
         except csv.Error as error:
-            raise Refusal(f'{where} can\'t be read, {error}: correct its '
-                          'quotation marks.') from error
-    return [*chain(*judged.values())]
+            raise Refusal(
+                f'line {lines.line_num} of {path} can\'t be read, {error}: '
+                'correct the quotation marks up to there.') from error
+    first: Dict[str, Judged] = {}
+    for row in rows:
+        # Another ranking may have the image too.
+        other = first.setdefault(row.image, row)
+        if other.said != row.said:
+            raise Refusal(f'{row.where}, `{row.image}`, is the image of '
+                          f'{other.where} again, first {other.said}, then '
+                          f'{row.said}: keep one of the lines.')
+    return rows
 
 
 def _judged(where: str, names: List[str], cells: List[str]) -> Judged:
@@ -142,7 +116,7 @@ def _judged(where: str, names: List[str], cells: List[str]) -> Judged:
             f'{where} has {len(cells)} cells, and the first line '
             f'{len(names)}: put a cell that has a comma between quotation '
             'marks.')
-    values = {
+    values: Dict[str, Any] = {
         name: cell[1:] if cell.startswith("'") else cell
         for name, cell in zip(names, cells) if name in COLUMNS
     }
@@ -156,15 +130,14 @@ def _judged(where: str, names: List[str], cells: List[str]) -> Judged:
             f'{where} has the label `{values["label"]}` and the verdict '
             f'{values["verdict"]}: only a wrong image has a right label, so '
             f'remove the label, or make the verdict {WRONG}.')
-    rank = values.pop('rank')
-    if not re.fullmatch('0*[1-9][0-9]{0,15}', rank):
-        raise Refusal(f'{where} has the rank `{rank}`: give a number '
-                      'from 1, which is the highest score.')
-    images = values.pop('images', '') or '0'
-    if not re.fullmatch('[0-9]{1,16}', images):
-        raise Refusal(f'{where} has `{images}` in the column `images`: give '
-                      'how many images the ranking has, or nothing.')
-    return Judged(rank=int(rank), images=int(images), where=where, **values)
+    for name, lowest in (('rank', 1), ('images', 0)):
+        number = values.get(name) or '0'
+        if not re.fullmatch('[0-9]{1,16}', number) or int(number) < lowest:
+            raise Refusal(
+                f'{where} has `{values[name]}` in the column `{name}`: give a '
+                f'whole number from {lowest}.')
+        values[name] = int(number)
+    return Judged(where=where, **values)
 
 
 def write_review(path: Path, rows: Iterable[Judged]) -> None:

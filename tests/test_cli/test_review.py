@@ -115,7 +115,7 @@ def test_images_of_the_same_rank(review, capsys):
     text = capsys.readouterr().out
     assert text.startswith('4 images were looked at: 2 wrong, 2 hard, 0')
     # Ranks 1 and 2 are those of the other file, too.
-    assert '0.jpg and 2.jpg have the same rank. ' in text
+    assert '0.jpg and 2.jpg have the same rank: ' in text
     assert 'expect ' not in text
 
 

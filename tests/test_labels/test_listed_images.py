@@ -74,7 +74,6 @@ def test_it_shows_all_but_those_to_leave_out(images, without, shown):
 @pytest.mark.parametrize('cfg, message', [
     (only(None, without=[*range(14)]), '`without`.* leaves out all images'),
     (only(LIST, without=LIST), '`without`.* leaves out all images'),
-    (only(None), 'needs `images`, those to show, or'),
     (only([0], indices=6), 'has no `indices`: set `.*.dataset.in'),
     (only([0],
           DATASETS_TO_WRAP['mosaic'][0]), 'MultiImageMixDataset wrap List'),

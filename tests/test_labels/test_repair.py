@@ -217,7 +217,7 @@ def test_a_training_reads_the_repaired_masks(exported, run, capsys):  # noqa
     run('train', 'files.py', '--repaired', 'out')
     text = capsys.readouterr().out
     assert 'project-1.json has 2 repaired masks of 3 that were sent.' in text
-    text = 'has 6 of 6 images; 2 masks are those of out/repaired-'
+    text = 'has 6 of 6 images; with masks of out/repaired-'
     assert text in read_log('work_dirs/files_repaired_out')
     assert_read(expected())
     assert {
@@ -350,13 +350,15 @@ def erase(tasks):
 
 
 @pytest.mark.parametrize('change, match', [
-    (change_class, '1.png in .* has the class moon, which is none of sky, gr'),
+    (change_class,
+     '1.png in .* has a brushlabels of moon: .* one class of sky, gr'),
     (change_size, r'1.png in .* has \(96, 95\) pixels, and .*\(96, 96\)'),
-    (change_image, "9.png in .* is a mask that wasn't sent from here"),
-    (change_tool, "has a polygonlabels that isn't of one class: mark pixels"),
+    (change_image, 'is no export of the images that were sent from here'),
+    (change_tool,
+     'has a polygonlabels of no class: mark pixels with the brush'),
     (erase, 'has no class in any pixel: skip the image'),
     (lambda tasks: None, 'has no repaired mask: all are as they were sent'),
-    (lambda tasks: tasks.append(dict(image=1)), 'choose the format JSON'),
+    (lambda tasks: tasks.append(dict(image=1)), 'in the format JSON'),
 ])
 def test_what_cannot_come_back(exported, change, match):
     tasks = json.loads((exported / 'tasks.json').read_text())
@@ -377,18 +379,15 @@ def test_files_of_an_export(exported, run):  # noqa: F811
         run('train', 'files.py', '--repaired', 'out')
 
 
-def test_a_pixel_has_the_class_that_is_new(brush):
+def test_a_pixel_has_the_class_that_is_new():
     before = np.array([[1, 1, 1, 2, 255, 9]], np.uint8)
     classes = dict(a=1, b=2, c=3)
-    sent = [region('a', before == 1), region('b', before == 2)]
+    sent = [(1, before == 1), (2, before == 2)]
 
     def strokes(*rows):
-        regions = [
-            region(name, np.array([[each == 'x' for each in row]]))
-            for name, row in rows
-        ]
-        return painted(regions, sent, before, classes, 255,
-                       'x.png')[0].tolist()
+        drawn = [(classes[name], np.array([[each == 'x' for each in row]]))
+                 for name, row in rows]
+        return painted(drawn, sent, before, 255)[0].tolist()
 
     # What no class is stays what it is.
     assert strokes(('a', 'xxx   '), ('b', '   x  ')) == [1, 1, 1, 2, 255, 9]
@@ -415,10 +414,11 @@ def test_predictions_are_exported(config, run):  # noqa: F811
     for task in json.loads(Path('out/tasks.json').read_text()):
         number = int(task['data']['mask'].partition('.')[0])
         predicted = predict(reader.info(number)).pred_sem_seg.data[0].numpy()
-        masks = painted(task['predictions'][0]['result'], [], predicted,
-                        dict(sky=0, ground=1, disc=2, square=3, triangle=4),
-                        255, '')
-        np.testing.assert_array_equal(masks, predicted)
+        regions = repair._regions(
+            task['predictions'][0]['result'], predicted.shape,
+            dict(sky=0, ground=1, disc=2, square=3, triangle=4), '')
+        found = painted(regions, [], np.full_like(predicted, 9), 255)
+        np.testing.assert_array_equal(found, predicted)
 
 
 def test_suspect_regions_are_ignored(config, run, capsys):  # noqa: F811
