@@ -1,11 +1,14 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Why a plan keeps an image or leaves it out."""
 from dataclasses import dataclass
-from typing import Any, Dict, Optional
+from typing import Mapping, Optional, Union
 
 import numpy as np
+from torch import Tensor
 
 from .plan_record import PlanRecord
+
+Array = Union[np.ndarray, Tensor]
 
 
 @dataclass(frozen=True)
@@ -16,8 +19,9 @@ class Explanation:
         index (int): Dataset index of the image.
         epoch (int): Epoch of the plan, from 1.
         is_full (bool): Whether the plan keeps every image.
-        kept (bool, optional): Whether the plan keeps the image. None for plans
-            in states of version 2, which lack this.
+        kept (bool, optional): Whether the plan keeps the image. Annealing may
+            begin before the image is dealt. None for plans in states of
+            version 2, which lack this.
         score (float): Score of the image when the plan was drawn.
         tier (int, optional): Tier of the image, from 1. None where the policy
             has no bands of scores.
@@ -58,8 +62,8 @@ class Explanation:
         counts = (f'Visits of the image until now: {self.visits}; left out: '
                   f'{self.pruned}.')
         if self.is_full:
-            return (f'Epoch {self.epoch} keeps all images, and {name} '
-                    f'among them. {counts}')
+            return (f'Epoch {self.epoch} keeps all images, so it keeps {name}'
+                    f'. {counts}')
         verb = {True: 'keeps', False: 'leaves out', None: 'may keep'}
         text = (f'Epoch {self.epoch} {verb[self.kept]} {name}. Its '
                 f'score was {self.score:.4g}')
@@ -82,19 +86,23 @@ class Explanation:
         return f'{text} {counts}'
 
 
-def explain(index: int, image: int, state: Dict[str, Any]) -> Explanation:
-    """Explain whether the newest plan of a run keeps an image, and why.
+def explain(index: int, image: int, record: PlanRecord, pass_length: int,
+            scores: Optional[Array], kept: Optional[Array],
+            tables: Mapping[str, Array]) -> Explanation:
+    """Explain whether a plan keeps an image, and why.
 
     Args:
         index (int): Dataset index of the image.
         image (int): Number of the image, which its repeats share.
-        state (dict): State of the run, with at least one plan. The state may
-            have arrays in the place of tensors.
+        record (PlanRecord): The plan.
+        pass_length (int): Slots of a full pass.
+        scores (array, optional): :attr:`Memory.scores
+            <mmib.planner.Memory.scores>` of the plan, or None.
+        kept (array, optional): :attr:`Memory.kept
+            <mmib.planner.Memory.kept>` of the plan, or None.
+        tables (Mapping[str, array]): ``last_visit``, ``visits`` and ``pruned``
+            of each image, see :class:`~mmib.visits.Tables`.
     """
-    record = PlanRecord.from_dict(state['plans'][-1])
-    pass_length = state['schedule']['pass_length']
-    tables, scores, kept = (state['tables'], *(state['memory'][name]
-                                               for name in ('scores', 'kept')))
     # A user's policy may draw as many slots as a pass has, with images twice.
     is_full = record.kept == pass_length and kept is None
     # By iterations, a repeated index stands for the original one.

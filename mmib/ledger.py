@@ -76,8 +76,10 @@ class Ledger:
 
     def end_at(self, number: int) -> None:
         """Drop the slots of the rest from a number on."""
-        kept = max(number, self.position) - self.first
-        self._columns = self._columns.at(slice(kept))
+        number = max(number, self.position)
+        if number < self.end:
+            self.token = object()
+            self._columns = self._columns.at(slice(number - self.first))
 
     def batch(self,
               begin: int,

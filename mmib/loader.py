@@ -152,19 +152,19 @@ class Dealer:
             self._check_step(step, run.schedule.length)
             self._cursor = Cursor(step, position, ends_if_empty=True)
             return self._cursor
-        has_drawn, newest = position == run.ledger.end, run.plans.newest
-        if has_drawn:
+        is_at_end, newest = position == run.ledger.end, run.plans.newest
+        if is_at_end:
             self._draw(step, before)
         elif newest is not None and position > newest.first_slot:
             run.warn(f'epoch {run.epoch + 1} goes on with the '
                      f'{run.ledger.end - position} images that are left.')
         run.prepare_rest(step)
         position = run.ledger.position
-        # An empty iterator may only have looked at the first batch. A second
-        # empty iterator at the same position ends the epoch.
+        # An iterator over a rest that fills no batch is empty. The loop may
+        # only have looked, so a second empty iterator ends the epoch.
         is_repeated = before is not None and before.was_empty and (before.begin
                                                                    == position)
-        self._cursor = Cursor(step, position, has_drawn or is_repeated)
+        self._cursor = Cursor(step, position, is_at_end or is_repeated)
         return self._cursor
 
     def _note_unweighed(self, num_batches: int) -> None:
@@ -319,8 +319,9 @@ class Loader:
         dealer (Dealer): Deals the slots of the batches.
         batch_size (int): Samples of a batch on this rank.
         drop_last (bool): Whether to leave out samples that fill no batch.
-        device (torch.device or str, optional): Where to move the tensors of a
-            batch. None leaves the tensors where they are.
+        device (torch.device or str, optional): Where to move the tensors in
+            dicts, lists and tuples of a batch, and objects that have a method
+            ``to``. None leaves them where they are.
         arguments (dict): Other arguments of ``DataLoader``.
 
     Raises:
@@ -375,7 +376,8 @@ class Loader:
     def _move(self, value: Any) -> Any:
         if torch.is_tensor(value):
             return value.to(self._device, non_blocking=True)
-        return value
+        # As the batches of tokenizers, which aren't dicts.
+        return value.to(self._device) if hasattr(value, 'to') else value
 
     def __len__(self) -> int:
         raise TypeError(

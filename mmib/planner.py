@@ -41,9 +41,9 @@ def reads_scores(schedule: Schedule, memory: Memory, start: PlanStart) -> bool:
 
     A plan that soon follows another one (:attr:`Schedule.min_gap`) would see
     few new scores. Such a plan is drawn from the same scores, without
-    waiting for the device, and has no line in the log. Scores are read before
-    pruning begins, too, so that the log of visits doesn't grow over many
-    passes.
+    waiting for the device, and has no line in the log. Visits are merged
+    before pruning begins, too, so that the log of visits doesn't grow over
+    many passes.
     """
     if schedule.is_annealing(start):
         return False
@@ -93,6 +93,8 @@ def draw(
     begins_annealing = annealing and last is not None and not last.annealing
     plan: Optional[EpochPlan] = None
     of_record: Dict[str, Any] = {}
+    if reads:
+        memory = memory._replace(read_at=start.slot)
     if schedule.may_prune(start) and tables.knows_scores:
         progress = schedule.progress(start, saved_iters)
         if reads:
@@ -100,7 +102,6 @@ def draw(
             memory = memory._replace(
                 scores=scores,
                 mean_score=float(scores.mean()),
-                read_at=start.slot,
                 mean_ratio=memory.mean_ratio.add(tables.sums))
             progress = progress._replace(norms=mean_squares(tables.sums))
             ratio, reliability = (from_sums(tables.sums),

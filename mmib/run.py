@@ -155,7 +155,8 @@ class Run:
                                                  start, reads,
                                                  self.plans.newest, self._rng,
                                                  step, self.normalize)
-        if reads and self.memory.read_at == first_slot:
+        if reads:
+            # Before pruning begins there are none.
             self.tables.forget_sums()
         limit, mean_weight = schedule.most_slots(start), 1.
         if plan is None:
@@ -210,12 +211,10 @@ class Run:
             step (StepSize): The steps.
         """
         newest = self.plans.newest
-        # A user's policy may prune and have as many slots as a full pass.
-        if newest is not None and (self.memory.kept is not None or newest.kept
-                                   != self.schedule.pass_length):
-            tail = step.tail(
-                len(self.ledger.rest().indices), self.schedule.pass_length)
-            if tail:
+        if newest is not None and self._tail_of_rest(step, newest):
+            # Slots that were repeated for other ranks go first.
+            self.ledger.end_at(newest.first_slot + newest.kept)
+            if tail := self._tail_of_rest(step, newest):
                 self._cut_rest(tail, newest)
         self.ledger.pad(self.world_size)
         begin, left = self.ledger.position, len(self.ledger.rest().indices)
@@ -227,6 +226,15 @@ class Run:
                 '`drop_last` leaves them out: lower `batch_size`, remove '
                 '`drop_last`, or let the policy keep more images.')
 
+    def _tail_of_rest(self, step: StepSize, newest: PlanRecord) -> int:
+        """Return how many slots of the rest make a last step that is too
+        small."""
+        pass_length = self.schedule.pass_length
+        # A user's policy may prune and have as many slots as a full pass.
+        if self.memory.kept is None and newest.kept == pass_length:
+            return 0
+        return step.tail(len(self.ledger.rest().indices), pass_length)
+
     def _cut_rest(self, tail: int, record: PlanRecord) -> None:
         """Leave out random slots of the rest.
 
@@ -237,15 +245,14 @@ class Run:
         indices = self.ledger.rest().indices
         size, kept = len(indices), len(indices) - tail
         rows = np.sort(self._rng.permutation(size)[:kept])
-        # The weights of the other slots make up for those that are left out,
-        # except where the mean weight of a plan is 1: with `normalize`, and
-        # for policies that don't rescale.
+        # As in `EpochPlan.without_tail`. With `normalize`, the mean stays 1.
         scale = size / kept if record.mean_weight != 1 else 1.
         self.ledger.thin_rest(rows, scale)
         # The counts of the tiers stay those of the plan as it was drawn.
         self.plans.replace_newest(
             record._replace(
                 kept=record.kept - tail,
+                mean_weight=round(record.mean_weight * scale, 6),
                 tiers=tuple(tier.scaled(scale) for tier in record.tiers)))
         # A user's policy may draw an image twice.
         is_cut = self._mask(indices) & ~self._mask(indices[rows])
@@ -331,12 +338,9 @@ class Run:
         if not 0 <= index < size:
             raise Refusal(f'There is no image {index}: the dataset has the '
                           f'indices 0 to {size - 1}.')
-        state = dict(
-            plans=[newest.to_dict()],
-            schedule=self.schedule.state_dict(),
-            memory=self.memory._asdict(),
-            tables=vars(self.tables))
-        return explain(index, int(self.tables.images[index]), state)
+        return explain(index, int(self.tables.images[index]), newest, size,
+                       self.memory.scores, self.memory.kept,
+                       vars(self.tables))
 
     # Visits ------------------------------------------------------------------
 

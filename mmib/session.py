@@ -102,6 +102,7 @@ class Session:
                 f'{schedule.unit} {schedule.annealing_at} of '
                 f'{schedule.length}, and the first pass is full. Give the '
                 'Session more `epochs`, or raise `delta`.')
+        seed = _checked_seed(seed)
         if seed is None and rank_and_world_size()[1] > 1:
             seed = random_seed()
         self.dataset = dataset
@@ -112,8 +113,8 @@ class Session:
         with ``stream=True``. None by epochs, where the number depends on the
         plans."""
         self._run = Run(
-            np.arange(size), policy, schedule, _warn, shuffle,
-            None if seed is None else int(seed), ema, normalize)
+            np.arange(size), policy, schedule, _warn, shuffle, seed, ema,
+            normalize)
         self._dealer = Dealer(self._run, _ranks_of(rank, num_replicas))
 
     def loader(self,
@@ -133,7 +134,9 @@ class Session:
             drop_last (bool): Whether to leave out the samples of an epoch that
                 fill no batch. Defaults to False.
             device (torch.device or str, optional): Where to move the tensors
-                of a batch. None leaves them where they are. Defaults to None.
+                in dicts, lists and tuples of a batch, and objects that have a
+                method ``to``. None leaves them where they are. Defaults to
+                None.
             **arguments: Other arguments of ``DataLoader``, such as
                 ``num_workers`` and ``collate_fn``.
 
@@ -368,6 +371,19 @@ def _checked_epochs(epochs: Any) -> int:
                       'because nothing can be pruned in the first pass, but '
                       f'got {epochs!r}.')
     return count
+
+
+def _checked_seed(seed: Any) -> Optional[int]:
+    if seed is None:
+        return None
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 2**63:
+        raise Refusal('`seed` of a Session must be an integer from 0 to 2**63 '
+                      f'- 1, but got {seed!r}.')
+    return number
 
 
 def _schedule_of(size: int, stream: bool, policy: Policy, epochs: int,

@@ -3,6 +3,7 @@
 and the differences between two states."""
 import functools
 import operator
+import re
 from typing import Any, Dict, List, Optional
 
 import numpy as np
@@ -41,12 +42,14 @@ def to_current(state: Any) -> Dict[str, Any]:
             state = _upgraded(**state)
         except (TypeError, LookupError, AttributeError) as error:
             raise damaged('state', f'lacks a value ({error})') from error
-    # The first states of version 3 lack a value, and have an old name of an
-    # argument.
+    # Early states of version 3 lack `unspent`, and have the arguments of Neyman
+    # under other names and in another order.
     if isinstance(schedule := state.get('schedule'), dict):
         schedule.setdefault('unspent', 0.)
     if isinstance(policy := state.get('policy'), str):
-        state['policy'] = policy.replace('num_strata', 'num_tiers')
+        state['policy'] = re.sub(
+            r'^Neyman\(num_(?:strata|tiers)=(.*), (ratio=.*)\)$',
+            r'Neyman(\2, num_tiers=\1)', policy)
     return state
 
 

@@ -55,6 +55,7 @@ def explain_image(work_dir: str, image: str) -> str:
     """
     from mmib.explain import explain
     from mmib.labels.images import CannotShow, DatasetImages
+    from mmib.plan_record import PlanRecord
     from mmib.report.checkpoint import read_newest
     from mmib.report.read import read_run
     run = read_run(work_dir)
@@ -70,7 +71,11 @@ def explain_image(work_dir: str, image: str) -> str:
     except CannotShow as error:
         raise Refusal(f'{image} can\'t be found, because {error}.') from error
     number, index = images.find(image)
-    explanation = explain(index, number, checkpoint.state)
+    state = checkpoint.state
+    explanation = explain(
+        index, number, PlanRecord.from_dict(state['plans'][-1]),
+        state['schedule']['pass_length'], state['memory']['scores'],
+        state['memory']['kept'], state['tables'])
     name = f'image {image}' if image.isdecimal() else image
     return f'{checkpoint.name}: {explanation.describe(name)}'
 

@@ -159,4 +159,4 @@ def test_in_words():
     assert f'keeps image {kept.index}. ' in str(kept)
     full = run_of(QuantileTiers(), True).train(2).run.explain(3)
     assert str(full).startswith(
-        'Epoch 1 keeps all images, and image 3 among them.')
+        'Epoch 1 keeps all images, so it keeps image 3.')

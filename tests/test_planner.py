@@ -217,3 +217,17 @@ def test_when_scores_are_read():
     assert not reads(first, 49) and reads(first, 50)
     assert not reads(later, 159) and reads(later, 160)
     assert reads(later, 4249) and not reads(later, 4250)
+
+
+def test_visits_are_not_merged_for_each_plan_before_pruning_begins():
+    schedule = Schedule(50, 5, 1000, 0.85, start=0.5, lookahead=60)
+    memory, last, merged = Memory(), None, []
+    for slot in range(0, 600, 50):
+        start = PlanStart(slot, slot // 5)
+        if reads := reads_scores(schedule, memory, start):
+            merged.append(slot)
+        plan, last, memory = draw(QuantileTiers(), schedule, tables_of(SCORES),
+                                  memory, start, reads, last,
+                                  np.random.default_rng(0))
+        assert plan is None and memory.scores is None
+    assert merged == [100, 200, 300, 400, 500]

@@ -155,6 +155,31 @@ def test_a_rest_is_cut_as_a_plan_is(policy, batch_size, drop_last, normalize,
     assert rest.slots[:len(dealt)] == dealt
 
 
+@pytest.mark.parametrize('seed', range(5))
+def test_a_repeated_slot_that_goes_was_trained_on(seed):
+    """4 ranks have 8 slots of a plan with 7, the first of which comes twice.
+    After the first step the run goes on with 3 ranks."""
+
+    def sevens(scores, rng):
+        indices = np.random.default_rng(seed).permutation(len(scores))[:7]
+        return EpochPlan(indices, np.full(7, 12 / 7, np.float32))
+
+    part, rest = (by_epochs(sevens, 4, dataset=range(12)) for _ in range(2))
+    run = part.train(3).run
+    run.set_rank(0, 4)
+    run.next_plan(1, StepSize(1, False))
+    run.prepare_rest(StepSize(1, False))
+    indices = run.ledger.rest().indices.tolist()
+    assert len(indices) == 8 and indices[7] == indices[0]
+    run.advance(run.ledger.position + 4)
+    run = part.resumed_by(rest).run
+    run.set_rank(0, 3)
+    pruned = run.tables.pruned.copy()
+    run.prepare_rest(StepSize(3, drop_last=True))
+    assert run.ledger.rest().indices.tolist() == indices[4:7]
+    assert (run.tables.pruned == pruned).all()
+
+
 def test_slots_from_before_a_cut_are_refused():
     """Their numbers are those of other images now."""
     session = Session(

@@ -64,15 +64,17 @@ def test_a_run_goes_on(name, make, until):
     assert facts_of(state) == pytest.approx(facts_of(of_whole), rel=1e-6)
 
 
-def test_a_state_with_an_older_name_of_an_argument():
-    """The first states of version 3 have `num_strata` for Neyman, and lack
+@pytest.mark.parametrize('name', ['num_strata', 'num_tiers'])
+def test_a_state_with_older_arguments(name):
+    """The first states of version 3 have other arguments of Neyman, and lack
     what a run that has started afresh didn't spend."""
     one, two = (session() for _ in range(2))
     loop(one, 1, 40)
     state = state_of(one)
     del state['schedule']['unspent']
-    state['policy'] = state['policy'].replace('num_tiers', 'num_strata')
-    two.load_state_dict(state)
+    state['policy'] = f'Neyman({name}=3, min_keep=0.3, ratio=0.6)'
+    assert two._run.load_state_dict(state) == []
+    two._dealer.reset()
     assert slots_of(loop(one, 1)) == slots_of(loop(two, 1))
 
 

@@ -22,9 +22,9 @@ class Entry(NamedTuple):
     """An image of a list.
 
     Args:
-        image (int or str): Its number in the dataset, or its name.
-        where (str): Where the list has it, for errors.
-        label (str): The right class that a review gives it. Defaults to ''.
+        image (int or str): Number of the image in the dataset, or its name.
+        where (str): Place of the entry in the list, for errors.
+        label (str): The right class, if a review gives one. Defaults to ''.
     """
 
     image: Union[int, str]
@@ -34,13 +34,13 @@ class Entry(NamedTuple):
 
 def names_of(paths: Paths, numbers: Iterable[int]) -> List[str]:
     """Return the names of images in text lists and reviews: their paths, or
-    their numbers where paths don't distinguish them."""
+    their numbers if the paths don't distinguish the images."""
     return [*map(str, paths if _whole(paths) else numbers)]
 
 
 def _whole(paths: Paths) -> List[_Parts]:
-    """Return the parts of the path of each image, none where an image has no
-    path of its own."""
+    """Return the parts of the path of each image, or an empty list if an image
+    has no path of its own."""
     whole = [parts_of(path) for path in paths if isinstance(path, str)]
     return whole if len({*whole} - {()}) == len(paths) else []
 
@@ -132,9 +132,9 @@ def _read(path: Union[str, os.PathLike], option: str) -> List[Entry]:
 
 
 def _find(names: List[str], paths: Paths) -> Dict[str, int]:
-    """The numbers of images by their names, as far as there are such images.
-    Of a name count the parts at its end that distinguish all paths, and the
-    folder of the file, if there is one."""
+    """Return the number of each named image that is found. A name is compared
+    with the end of each path: with as many parts as distinguish all paths, and
+    with the folder of the file if the name has one."""
     whole = _whole(paths) if names else []
     if not whole:
         return {str(number): number for number in range(len(paths))}
@@ -150,7 +150,7 @@ def _find(names: List[str], paths: Paths) -> Dict[str, int]:
     for name in names:
         parts = parts_of(name)
         number = by_end.get(parts[-length:], -1)
-        # Who writes a number may count images, and mean no name.
+        # A number may be meant to count images rather than as a name.
         if (number >= 0 and parts[-2:-1] in ((), whole[number][-2:-1])
                 and not _NUMBER.fullmatch(name)):
             found[name] = number

@@ -143,6 +143,7 @@ class InfoBatchHook(Hook):
             self._start_afresh(
                 runner, 'the checkpoint is of a run without InfoBatchHook')
         self._loaded = None
+        self.has_begun = True
         self._reporter.run_begins()
         self._sampler.connect(self.run)
         if self._steps is None and runner.iter > 0:
@@ -189,7 +190,6 @@ class InfoBatchHook(Hook):
             score=task.score,
             lockstep=True,
             observers=self.plan_observers)
-        self.has_begun = True
         if schedule.by_epoch:
             self._steps = ScheduleSteps(
                 self.run, runner.max_iters // max(runner.max_epochs, 1))

@@ -29,22 +29,22 @@ class Neyman(Policy):
     random until norms are known, and where scores don't predict norms.
 
     Args:
+        ratio (float): Iterations of the run over iterations of the baseline,
+            in (0, 1]. Defaults to 0.6.
         num_tiers (int): Number of tiers, of equal size where scores differ. A
             small dataset has fewer tiers: each tier has at least
             ``1 / min_keep`` images. Defaults to 10.
         min_keep (float): Smallest share to keep of a tier, in (0, 1). No
             weight exceeds ``1 / min_keep``, except where small tiers are
             rounded. Defaults to 0.1.
-        ratio (float): Iterations of the run over iterations of the baseline,
-            in (0, 1]. Defaults to 0.6.
     """
 
     _MEMORY = 5  # Number of plans in the moving averages.
 
     def __init__(self,
+                 ratio: float = Policy.default_ratio,
                  num_tiers: int = 10,
-                 min_keep: float = 0.1,
-                 ratio: float = Policy.default_ratio) -> None:
+                 min_keep: float = 0.1) -> None:
         check_argument('num_tiers', num_tiers, is_count(num_tiers),
                        'must be a positive integer')
         check_argument(

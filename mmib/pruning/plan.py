@@ -123,22 +123,24 @@ class EpochPlan:
         """Return the plan in the order of the dataset."""
         return self._at(np.argsort(self.indices))
 
-    def without_tail(self, count: int, rng: np.random.Generator,
-                     rescale: bool) -> 'EpochPlan':
+    def without_tail(self, count: int,
+                     rng: np.random.Generator) -> 'EpochPlan':
         """Return the plan without some slots: without the last slots if the
         order is random, or else without random slots.
+
+        The weights of the other slots make up for these slots, so that each
+        image has weight 1 on average. Weights with a mean of 1 stay, because
+        they don't make up for pruned images either.
 
         Args:
             count (int): Number of slots to leave out.
             rng (np.random.Generator): Source of every random choice.
-            rescale (bool): Whether the weights of the other slots make up for
-                these slots, so that each image has weight 1 on average.
         """
         kept = len(self) - count
         rows = np.arange(kept)
         if not self.is_shuffled:
             rows = np.sort(rng.permutation(len(self))[:kept])
-        scale = len(self) / kept if rescale else 1.
+        scale = len(self) / kept if self.mean_weight != 1 else 1.
         plan = self._at(rows)
         counts = np.bincount(
             plan.tier_of_slot, minlength=len(self.tiers) + 1)[1:]
@@ -263,8 +265,16 @@ def prune(scores: np.ndarray,
         EpochPlan: Slots in random order.
 
     Raises:
-        Refusal: If a threshold isn't finite, as for scores with NaN.
+        Refusal: If a threshold isn't finite, as for scores with NaN, or if
+            thresholds and ratios don't fit together.
     """
+    if not 0 < len(thresholds) == len(ratios):
+        raise Refusal('`thresholds` and `ratios` need one entry for each tier,'
+                      f' but got {len(thresholds)} and {len(ratios)}.')
+    if (np.diff(thresholds) < 0).any() or not all(0 <= r < 1 for r in ratios):
+        raise Refusal('`thresholds` must increase, and `ratios` must be in '
+                      f'[0, 1), but got {list(thresholds)} and '
+                      f'{list(ratios)}.')
     tier_of_image = divide(scores, thresholds)
     sizes = np.bincount(tier_of_image, minlength=len(thresholds) + 1)
     num_pruned = [int(ratio * n) for ratio, n in zip((*ratios, 0.), sizes)]

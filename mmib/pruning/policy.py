@@ -213,7 +213,7 @@ def draw_plan(policy: Policy,
     is_unbiased = plan.is_unbiased(len(scores))
     count = tail(len(plan)) if tail and not plan.is_full else 0
     if count:
-        plan = plan.without_tail(count, rng, policy.rescale)
+        plan = plan.without_tail(count, rng)
     if is_unbiased:
         return plan
     return replace(plan, tier_of_slot=np.zeros_like(plan.tier_of_slot))

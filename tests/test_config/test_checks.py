@@ -101,6 +101,14 @@ def test_bad_configs_stop_before_the_first_step(tmp_path, message, changes):
         small_runner(tmp_path, **changes).train()
 
 
+def test_a_refusal_stays_the_same(tmp_path):
+    """Where the cell of a notebook runs again."""
+    runner = small_runner(tmp_path, **{'train_cfg.max_iters': 7})
+    for _ in range(2):
+        with pytest.raises(Refusal, match='`train_cfg.max_iters = 7`'):
+            runner.train()
+
+
 @HOOKS.register_module()
 class PeekHook(Hook):
     """Looks at a batch, as hooks that plot or calibrate do."""

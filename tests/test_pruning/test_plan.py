@@ -197,15 +197,38 @@ def test_a_tail_makes_no_plan_biased():
     assert not drawn.is_unbiased(650) and drawn.tier_of_slot.all()
 
 
+def test_a_tail_leaves_the_weights_of_a_hard_selection():
+    """A function that doesn't rescale has said so by its weights alone."""
+    drawn = drawn_by(lambda scores, rng: plan_of(is_shuffled=True), 20,
+                     lambda kept: 3)
+    assert len(drawn) == SIZE - 3 and (drawn.weights == 1).all()
+
+
+@pytest.mark.parametrize('thresholds, ratios', [
+    ([0.3, 0.7], [0.5]),
+    ([0.3], [0.5, 0.5]),
+    ([], []),
+    ([0.7, 0.3], [0.5, 0.5]),
+    ([0.3], [1.]),
+    ([0.3], [-0.1]),
+])
+def test_tiers_that_no_plan_can_have(thresholds, ratios):
+    """With too few ratios, the images with the highest scores would be left
+    out."""
+    scores = np.linspace(0, 1, 100, dtype=np.float32)
+    with pytest.raises(Refusal, match='`thresholds`'):
+        prune(scores, thresholds, ratios, np.random.default_rng(0))
+
+
 @given(
     st.integers(1, 40), st.integers(0, 39), st.booleans(), st.booleans(),
     st.integers(0, 99))
-def test_a_plan_without_its_tail(size, count, is_shuffled, rescale, seed):
+def test_a_plan_without_its_tail(size, count, is_shuffled, is_biased, seed):
     """The last slots of a plan in random order, and of any other plan slots at
     random. What is told of tiers and weights is that of the other slots."""
     count, rng = min(count, size - 1), np.random.default_rng(seed)
     tier_of_slot = rng.integers(1, 4, size)
-    weights = np.float32([0, 1, 2.5, 4])
+    weights = np.float32([0, 1, 1, 1] if is_biased else [0, 1.5, 2.5, 4])
     tiers = [
         Tier(50, int((tier_of_slot == number).sum()), 0.1 * number,
              float(weights[number])) for number in (1, 2, 3)
@@ -217,13 +240,13 @@ def test_a_plan_without_its_tail(size, count, is_shuffled, rescale, seed):
         'Look.',
         tier_of_slot=tier_of_slot,
         is_shuffled=is_shuffled)
-    cut = plan.without_tail(count, rng, rescale)
+    cut = plan.without_tail(count, rng)
     assert len(cut) == size - count
     rows = np.flatnonzero(np.isin(plan.indices, cut.indices))
     assert cut.indices.tolist() == plan.indices[rows].tolist()
     if is_shuffled:
         assert rows.tolist() == list(range(size - count))
-    scale = np.float32(size / (size - count)) if rescale else 1
+    scale = 1 if is_biased else np.float32(size / (size - count))
     assert cut.weights.dtype == np.float32
     assert (cut.weights == plan.weights[rows] * scale).all()
     assert cut.mean_weight == pytest.approx(cut.weights.mean(), rel=1e-6)
@@ -243,7 +266,7 @@ def test_which_slots_go_at_random():
     plan, counts = plan_of(), np.zeros(SIZE)
     rng = np.random.default_rng(0)
     for _ in range(2_000):
-        counts[plan.without_tail(3, rng, True).indices] += 1 / 2_000
+        counts[plan.without_tail(3, rng).indices] += 1 / 2_000
     # The standard error is 0.0094.
     np.testing.assert_allclose(counts, 10 / 13, atol=0.05)
 

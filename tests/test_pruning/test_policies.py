@@ -109,7 +109,7 @@ def in_its_own_order(scores, rng):
         QuantileTiers(),
         QuantileTiers((0.3, 0.6, 0.9), (0.9, 0.61, 0.13)),
         needing(0.55, Neyman()),
-        needing(0.2, Neyman(3, 0.3)),
+        needing(0.2, Neyman(num_tiers=3, min_keep=0.3)),
         RandomPruning(0.8),
         as_policy(in_its_own_order),
     ],
@@ -192,7 +192,7 @@ class Stateful:
 
 def test_policies_are_built_from_configs():
     policy = build_policy(dict(type='Neyman', ratio=0.5, min_keep=0.2))
-    assert repr(policy) == 'Neyman(num_tiers=10, min_keep=0.2, ratio=0.5)'
+    assert repr(policy) == 'Neyman(ratio=0.5, num_tiers=10, min_keep=0.2)'
     assert build_policy(policy) is policy
 
 

@@ -2,7 +2,7 @@
 """Loops as people write them: each slot is dealt once, with its own weight."""
 import itertools
 import warnings
-from collections import deque
+from collections import UserDict, deque
 
 import pytest
 import torch
@@ -446,6 +446,17 @@ def test_no_batch_is_smaller_than_those_of_the_baseline(
     assert min(sizes) == (4 if drop_last else size % 4 or 4)
 
 
+class OwnBatch(UserDict):
+    """A batch that is no dict."""
+
+    def __init__(self, samples):
+        super().__init__(inputs=torch.stack([sample[0] for sample in samples]))
+
+    def to(self, device):
+        self.data = {name: x.to(device) for name, x in self.data.items()}
+        return self
+
+
 def test_collate_functions_and_devices():
     """Batches of any form are moved, and slots stay."""
 
@@ -460,6 +471,11 @@ def test_collate_functions_and_devices():
     slots, batch = next(iter(loader))
     assert batch['inputs'][0].is_meta and batch['labels'][0].is_meta
     assert batch['name'] == 'a' and len(slots) == 20
+    # As a tokenizer returns them.
+    loader = audit.loader(
+        20, device='meta', collate_fn=lambda samples: OwnBatch(samples))
+    _, batch = next(iter(loader))
+    assert batch['inputs'].is_meta
     loader = audit.loader(20, device=torch.device('cpu'), collate_fn=collate)
     slots, batch = next(iter(loader))
     assert batch['images'].tolist() == slots.indices.tolist()

@@ -106,6 +106,8 @@ def test_datasets(dataset, match):
     *((kwargs, '`rank` of a Session is a number from 0 to `num_replicas` - 1')
       for kwargs in (dict(rank=0), dict(num_replicas=2),
                      dict(rank=2, num_replicas=2))),
+    *((dict(seed=seed), '`seed` of a Session must be an integer from 0')
+      for seed in (-1, 2**63, 0.5, '3')),
     (dict(delta=0.1), 'Nothing would be pruned: annealing begins at epoch 1 '
      'of 6'),
     (dict(stream=True, delta=0.2), 'begins at iteration 9 of 47'),
