@@ -30,7 +30,7 @@ def check_no_others(unknown: dict, owner: type, where: str) -> None:
     ]
     close = difflib.get_close_matches(name, known, 1)
     hint = f'did you mean `{close[0]}`?' if close else 'remove it.'
-    raise Refusal(f'`{name}` in {where} is no argument of '
+    raise Refusal(f'`{name}` in {where} is not an argument of '
                   f'{owner.__name__}, which '
                   f'has {", ".join(known)}: {hint}')
 

@@ -26,8 +26,9 @@ class Ledger:
 
     def __init__(self, position: int = 0) -> None:
         self.position = position
-        """int: The end of the newest batch of which any slot was trained
-        on."""
+        """int: The end of the newest batch of which any slot is trained on. In
+        MMEngine the position moves when the step begins, in a Session when a
+        loss is weighed."""
         self.first = position
         """int: Number of the first slot that the ledger keeps."""
         self._columns = Columns()

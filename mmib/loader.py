@@ -15,7 +15,7 @@ from .run import Run
 from .schedule import StepSize
 from .slots import Slots
 
-# How many batches of consecutive iterators a loop may skip.
+# How many batches consecutive iterators may deliver without any `weigh`.
 _MOST_UNWEIGHED = 20
 # Arguments of DataLoader that plans take the place of.
 _OF_PLANS = ('shuffle', 'sampler', 'batch_sampler')
@@ -91,8 +91,8 @@ class Dealer:
         # a single rank may iterate by itself if the Session got a seed.
         self._is_in_use = False
         self._weighed_until = 0  # The furthest end of a weighed batch.
-        # Batches of the last iterators, all of which ended with nothing
-        # weighed.
+        # Batches that the last iterators delivered, which ended without any
+        # `weigh`.
         self._num_unweighed = 0
 
     def fix_ranks(self) -> None:
@@ -335,8 +335,8 @@ class Loader:
         for name in _OF_PLANS:
             if name in arguments:
                 raise Refusal(
-                    f'`{name}` is no argument of `Session.loader`, because '
-                    'the plans of the Session decide which samples are '
+                    f'`{name}` is not an argument of `Session.loader`, because'
+                    ' the plans of the Session decide which samples are '
                     f'delivered, and in which order: remove `{name}`. The '
                     'Session itself has an argument `shuffle`.')
         if not arguments.get('in_order', True):

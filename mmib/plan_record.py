@@ -24,8 +24,8 @@ class PlanRecord(NamedTuple):
             nothing was pruned, or if the policy has no such threshold.
         mean_weight (float): Mean weight of the slots, rounded.
         mean_score (float): Mean of all scores when the plan was drawn.
-        variance_ratio (VarianceRatio, optional): V of the visits between this
-            read of the scores and the read before. None where V is unknown.
+        variance_ratio (VarianceRatio, optional): V of the visits between the
+            previous read of the scores and this read. None where V is unknown.
         mean_ratio (VarianceRatio, optional): Mean V of the run until the plan.
         reliability (float, optional): Correlation between the score of an
             image and its next score, over the same visits as V. None where the

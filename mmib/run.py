@@ -339,8 +339,7 @@ class Run:
             raise Refusal(f'There is no image {index}: the dataset has the '
                           f'indices 0 to {size - 1}.')
         return explain(index, int(self.tables.images[index]), newest, size,
-                       self.memory.scores, self.memory.kept,
-                       vars(self.tables))
+                       self.memory.scores, self.memory.kept, vars(self.tables))
 
     # Visits ------------------------------------------------------------------
 
@@ -474,8 +473,8 @@ class Run:
             list[str]: What has changed since the state was written.
 
         Raises:
-            Refusal: If the state is damaged, of other data, or of an unknown
-                version of mmib.
+            Refusal: If the state is damaged, of an unknown version, or of a
+                run with other images, another unit or another kind of score.
         """
         state, own = to_current(state_dict), self.state_dict(merge=False)
         reason = mismatch(state, own)
@@ -522,7 +521,7 @@ class Run:
         except Exception as error:
             raise damaged(
                 'policy_state',
-                f'is no state of {self.policy!r} ({error!r})') from error
+                f'is not a state of {self.policy!r} ({error!r})') from error
 
     def count_from(self,
                    iteration: int,
@@ -547,8 +546,8 @@ class Run:
                      iteration: int,
                      epoch: int = -1,
                      saved_iters: float = 0.) -> None:
-        """Go on from the middle of a training without scores: all scores are
-        1.
+        """Go on from the middle of a training without scores. Call this method
+        on a new run, in which all scores are 1.
 
         Args:
             position (int): Slots of the training so far.

@@ -39,7 +39,7 @@ class StepSize(NamedTuple):
     def tail(self, kept: int, pass_length: int) -> int:
         """Return how many of ``kept`` slots to give up. The last step is then
         at least as large as the last step of a full pass: BatchNorm fails on a
-        batch of one image.
+        batch of one image. Plans of less than a step give up nothing.
 
         Args:
             kept (int): Slots of a plan that prunes, or of the rest of one.
@@ -101,8 +101,8 @@ class Schedule:
             Defaults to 0.
         iters_per_epoch (int, optional): Iterations of an epoch of the
             baseline. None if the run counts iterations. Defaults to None.
-        first_pass (int, optional): Slots after which each index of the dataset
-            was dealt once: several passes for a RepeatDataset. If None,
+        first_pass (int, optional): Slots until each index of the dataset was
+            dealt once, which for a RepeatDataset are several passes. If None,
             ``pass_length``. Defaults to None.
         lookahead (int): Slots that may be in flight when a plan is drawn.
             Defaults to 0.
@@ -144,8 +144,8 @@ class Schedule:
         self.min_gap = max(lookahead,
                            self.schedule_iters // 1000 * slots_per_iter)
         """int: Minimum number of slots between two reads of the scores, and
-        between two lines of log: a thousandth of the run, and the lookahead.
-        """
+        between two lines in the log: a thousandth of the run, but at least the
+        lookahead."""
         self._first_pass = first_pass or pass_length
         # By iterations: the slot of iteration 0, extrapolated with the current
         # batch size. The slot may be negative after a resume.

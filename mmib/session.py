@@ -174,9 +174,8 @@ class Session:
                 in for the norms of gradients. Defaults to None.
 
         Returns:
-            Tensor: Weighed losses of shape (B,), float32 or wider. In
-            annealing, and where nothing is differentiated, the losses
-            themselves.
+            Tensor: Weighted losses of shape (B,), float32 or wider. In
+            annealing, and without a gradient, the losses have weight 1.
 
         Raises:
             Refusal: If losses and slots don't belong together.
@@ -271,8 +270,9 @@ class Session:
     @property
     def worth(self) -> VarianceRatio:
         """VarianceRatio: Mean V of the run so far, see :mod:`mmib.worth`. If V
-        is below 1, the choice of images can save steps. V is updated at each
-        plan that prunes and at each :meth:`state_dict`, and NaN before."""
+        is below 1, the choice of images can save steps. V is updated where
+        scores are read for a plan and at each :meth:`state_dict`, and NaN
+        before."""
         return self._run.worth
 
     @property

@@ -27,7 +27,7 @@ def to_current(state: Any) -> Dict[str, Any]:
         Refusal: If the state is of an unknown version, or no state.
     """
     if not isinstance(state, dict):
-        raise damaged('state', 'is no dict')
+        raise damaged('state', 'is not a dict')
     version = state.get('version')
     if version not in VERSIONS:
         raise Refusal(
@@ -42,8 +42,8 @@ def to_current(state: Any) -> Dict[str, Any]:
             state = _upgraded(**state)
         except (TypeError, LookupError, AttributeError) as error:
             raise damaged('state', f'lacks a value ({error})') from error
-    # Early states of version 3 lack `unspent`, and have the arguments of Neyman
-    # under other names and in another order.
+    # Early states of version 3 lack `unspent`, and have the arguments of
+    # Neyman under other names and in another order.
     if isinstance(schedule := state.get('schedule'), dict):
         schedule.setdefault('unspent', 0.)
     if isinstance(policy := state.get('policy'), str):
@@ -56,8 +56,8 @@ def to_current(state: Any) -> Dict[str, Any]:
 def check_form(state: Any, form: Any, where: str = 'state') -> None:
     """Refuse a state that lacks a value, or has one of another type.
 
-    A state is checked before it is loaded. Therefore an error while loading is
-    a bug in mmib, and isn't reported as a damaged checkpoint.
+    A state is checked before it is loaded. Therefore an error of mmib while
+    loading is a bug, and isn't reported as a damaged checkpoint.
 
     Args:
         state (Any): The state, or a part of it.
@@ -70,7 +70,7 @@ def check_form(state: Any, form: Any, where: str = 'state') -> None:
     """
     if isinstance(form, dict):
         if not isinstance(state, dict):
-            raise damaged(where, 'is no dict')
+            raise damaged(where, 'is not a dict')
         for name, value in form.items():
             place = name if where == 'state' else f'{where}.{name}'
             if name not in state:

@@ -59,8 +59,8 @@ class Entry:
         numbers (np.ndarray): Number of each slot, int64 of shape (B,).
         scores (Tensor): Raw score of each slot, float32 of shape (B,). The
             entry keeps the tensor, so nothing else may write to it.
-        norms (Tensor, optional): Norm of each slot, float32 of shape (B,).
-            Defaults to None.
+        norms (Tensor, optional): Norm of each slot, float32 of shape (B,), if
+            the backward pass is over. Defaults to None.
     """
 
     __slots__ = 'numbers', 'scores', 'norms', 'flow', 'awaits_norms'
@@ -72,9 +72,9 @@ class Entry:
         self.numbers = numbers
         self.scores = scores
         self.norms = norms
-        """Tensor, optional: Norms of the gradients at the predictions, float32
-        of shape (B,), still to be divided by :attr:`flow`. None where these
-        gradients weren't seen."""
+        """Tensor, optional: Norm of each slot, still to be divided by
+        :attr:`flow`, float32 of shape (B,). None until a gradient at the
+        predictions was seen."""
         self.flow: Optional[Tensor] = None
         """Tensor, optional: Gradient that flows into each loss, of shape (B,).
         None stands for 1."""
@@ -106,9 +106,9 @@ class Merged(NamedTuple):
     Args:
         position (int): The furthest position of all ranks.
         numbers (np.ndarray): Numbers of the slots with a score, int64 of shape
-            (V,), increasing.
-        scores (np.ndarray): Score of each slot, float32 of shape (V,).
-        norms (np.ndarray): Norm of each slot, float32 of shape (V,). NaN where
+            (K,), increasing.
+        scores (np.ndarray): Score of each slot, float32 of shape (K,).
+        norms (np.ndarray): Norm of each slot, float32 of shape (K,). NaN where
             the norm wasn't seen.
         unscored (np.ndarray): Numbers of the slots that were visited without
             a score, int64.
@@ -285,7 +285,7 @@ def _in_order(position: int, numbers: np.ndarray, scores: np.ndarray,
 
 
 class Tables:
-    """A record of each image, and sums over the visits since a plan was drawn.
+    """A record of each image, and sums over the visits since scores were read.
 
     Args:
         images (np.ndarray): Number of the image of each dataset index, from 0,
@@ -322,7 +322,8 @@ class Tables:
         which another image was delivered in its place."""
         self.scores[:] = self.averages[:] = 1
         self.pruned = np.zeros(size, np.int32)
-        """np.ndarray: How often plans left each image out."""
+        """np.ndarray: How often plans left each image out. Each repeat of an
+        image in a dataset counts."""
         self.non_finite = 0
         """int: Number of scores that weren't finite."""
         self.forget_sums()
@@ -361,12 +362,12 @@ class Tables:
 
         Args:
             slots (Columns): Slots with a score, of all ranks, in the order of
-                the stream, of shape (V,).
+                the stream, of shape (K,).
             iterations (np.ndarray): Iteration of each visit, from 1, int32 of
-                shape (V,).
+                shape (K,).
             scores (np.ndarray): Raw score of each visit, float32 of shape
-                (V,).
-            norms (np.ndarray): Norm of each visit, float32 of shape (V,).
+                (K,).
+            norms (np.ndarray): Norm of each visit, float32 of shape (K,).
         """
         for begin in range(0, len(scores), _BLOCK):
             rows = slice(begin, begin + _BLOCK)
@@ -468,7 +469,7 @@ def rounds(images: np.ndarray, seen: np.ndarray) -> Iterator[Any]:
     its visits stay in their order.
 
     Args:
-        images (np.ndarray): Image of each visit, integer of shape (V,).
+        images (np.ndarray): Image of each visit, integer of shape (K,).
         seen (np.ndarray): A buffer with False for each image of the dataset,
             bool. Its values change meanwhile, and are False again at the end.
 

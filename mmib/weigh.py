@@ -25,30 +25,30 @@ def is_transformed(tensor: Tensor) -> bool:
 
 
 class _WeighLosses(torch.autograd.Function):
-    """Multiply the value by one factor, and the gradient by another factor."""
+    """Multiply values by some weights, and their gradients by others."""
 
     @staticmethod
-    def forward(ctx: Any, losses: Tensor, of_value: Tensor,
-                of_gradient: Tensor, reduce: bool,
+    def forward(ctx: Any, losses: Tensor, value_weights: Tensor,
+                gradient_weights: Tensor, reduce: bool,
                 note: Optional[Callable[[Tensor], None]]) -> Tensor:
-        ctx.save_for_backward(of_gradient)
+        ctx.save_for_backward(gradient_weights)
         ctx.note = note
         if reduce:
-            return torch.dot(losses, of_value)
-        return losses * of_value
+            return torch.dot(losses, value_weights)
+        return losses * value_weights
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        of_gradient, = ctx.saved_tensors
-        weighed = gradient * of_gradient
+        gradient_weights, = ctx.saved_tensors
+        weighted = gradient * gradient_weights
         if ctx.note is not None:
-            ctx.note(weighed)
-        return weighed, None, None, None, None
+            ctx.note(weighted)
+        return weighted, None, None, None, None
 
 
 def weigh_losses(losses: Tensor,
-                 of_value: Tensor,
-                 of_gradient: Tensor,
+                 value_weights: Tensor,
+                 gradient_weights: Tensor,
                  note: Optional[Callable[[Tensor], None]] = None) -> Tensor:
     """Weigh the losses of images.
 
@@ -59,22 +59,25 @@ def weigh_losses(losses: Tensor,
 
     Args:
         losses (Tensor): Loss of each image, of shape (B,).
-        of_value (Tensor): Relative weight of each image, of shape (B,).
-        of_gradient (Tensor): Weight of each image, of shape (B,).
-        note (Callable, optional): Called in the backward pass with the weighed
-            gradient, which flows on into the losses. Defaults to None.
+        value_weights (Tensor): Relative weight of each image, of shape (B,).
+        gradient_weights (Tensor): Weight of each image, of shape (B,).
+        note (Callable, optional): Called in the backward pass with the
+            weighted gradient, which flows on into the losses. Defaults to
+            None.
 
     Returns:
         Tensor: Losses of shape (B,).
     """
-    return _WeighLosses.apply(losses, of_value, of_gradient, False, note)
+    return _WeighLosses.apply(losses, value_weights, gradient_weights, False,
+                              note)
 
 
-def weighed_sum(losses: Tensor, of_value: Tensor,
-                of_gradient: Tensor) -> Tensor:
-    """Return the sum of the weighed losses of :func:`weigh_losses`, in one
+def weighted_sum(losses: Tensor, value_weights: Tensor,
+                 gradient_weights: Tensor) -> Tensor:
+    """Return the sum of the weighted losses of :func:`weigh_losses`, in one
     operation."""
-    return _WeighLosses.apply(losses, of_value, of_gradient, True, None)
+    return _WeighLosses.apply(losses, value_weights, gradient_weights, True,
+                              None)
 
 
 class _WeighGradients(torch.autograd.Function):
@@ -121,8 +124,9 @@ def weigh_gradients(
         weights (Tensor): Weight of each row of the predictions, of shape (R,).
         predictions (Sequence[Tensor]): Tensors with R rows.
         dim (int): The dimension of the rows. Defaults to 0.
-        note (Callable, optional): Called in the backward pass with the weighed
-            gradients of the predictions that a loss uses. Defaults to None.
+        note (Callable, optional): Called in the backward pass with the
+            weighted gradients of the predictions that a loss uses. Defaults to
+            None.
     """
     return _WeighGradients.apply(weights, dim, note, *predictions)
 

@@ -13,8 +13,8 @@ saves a share of about ``1 - V`` of the steps. V is 1 for pruning at random.
 The least V is ``mean(g)^2 / mean(g^2)``, which ``p`` in proportion to ``g``
 reaches.
 
-A run keeps sums (:func:`tier_sums`), not visits. They are added in the order
-of the visits, so that all ranks get the same bits.
+A run keeps sums (:func:`tier_sums`), not visits. Visits are added to the sums
+in their order, so that all ranks get the same bits.
 """
 import math
 from typing import Any, List, NamedTuple, Optional, Tuple
@@ -33,7 +33,7 @@ _SUMS = [MOMENTS.index(term) for term in _TERMS]
 _PRODUCTS = np.array([[MOMENTS.index((a + c, b + d)) for c, d in _TERMS]
                       for a, b in _TERMS])
 _BLOCK = 2**13  # Visits whose moments fit into the cache.
-_MORE = 2  # Visits of a large norm that the interval allows for.
+_MORE = 2  # More visits with a large norm that the interval covers.
 
 
 class VarianceRatio(NamedTuple):

@@ -164,7 +164,7 @@ def main(args: Optional[List[str]] = None) -> None:
         close = difflib.get_close_matches(given.command, COMMANDS, 1)
         hint = (f'did you mean {close[0]}?'
                 if close else f'give one of {", ".join(COMMANDS)}')
-        parser.error(f'{given.command} is no command: {hint}')
+        parser.error(f'{given.command} is not a command: {hint}')
     if isinstance(sys.stdout, io.TextIOWrapper):
         # File names may be no text in UTF-8.
         sys.stdout.reconfigure(errors='backslashreplace')

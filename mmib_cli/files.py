@@ -31,11 +31,11 @@ def find_config(path: str) -> str:
     package, scoped, _ = path.partition('::')
     if scoped and package not in PACKAGES:
         raise Refusal(
-            f'`{package}::` is no library: give one of '
+            f'`{package}::` is not a library: give one of '
             f'{", ".join(f"{name}::" for name in PACKAGES)}, or a path.')
     path = resolve_config(path)
     if not path.endswith(('.py', '.yaml', '.yml', '.json')):
-        raise Refusal(f'{path} is no config, whose name ends with .py: '
+        raise Refusal(f'{path} is not a config, whose name ends with .py: '
                       'give CONFIG first, and then all others.')
     if not osp.isfile(path):
         raise Refusal(
@@ -211,8 +211,8 @@ def table(rows: List[Tuple]) -> str:
 
 
 def _fields(node: Any, name: str = '') -> Iterator[Tuple[str, Any]]:
-    """Dotted names and values of the leaves: what is no filled dict or list.
-    """
+    """Return dotted names and values of everything except filled dicts and
+    lists."""
     if isinstance(node, dict) and node:
         items = node.items()
     elif isinstance(node, (list, tuple)) and any(

@@ -91,7 +91,7 @@ def _ranking(name: str) -> str:
     names = import_module('mmib.labels.rankings').RANKINGS
     if name not in names:
         raise argparse.ArgumentTypeError(
-            f'{name} is no ranking: give one of {", ".join(names)}')
+            f'{name} is not a ranking: give one of {", ".join(names)}')
     return name
 
 

@@ -72,10 +72,11 @@ def explain_image(work_dir: str, image: str) -> str:
         raise Refusal(f'{image} can\'t be found, because {error}.') from error
     number, index = images.find(image)
     state = checkpoint.state
-    explanation = explain(
-        index, number, PlanRecord.from_dict(state['plans'][-1]),
-        state['schedule']['pass_length'], state['memory']['scores'],
-        state['memory']['kept'], state['tables'])
+    explanation = explain(index, number,
+                          PlanRecord.from_dict(state['plans'][-1]),
+                          state['schedule']['pass_length'],
+                          state['memory']['scores'], state['memory']['kept'],
+                          state['tables'])
     name = f'image {image}' if image.isdecimal() else image
     return f'{checkpoint.name}: {explanation.describe(name)}'
 
@@ -99,7 +100,7 @@ def needs_report(main: Callable[[argparse.Namespace], None]) -> Callable:
 
 
 def check_writable(path: str, reviews: Sequence[str] = ()) -> None:
-    """Check that a page or a table can be written, and is no review."""
+    """Check that a page or a table can be written, and is not a review."""
     if osp.realpath(path) in map(osp.realpath, reviews):
         raise Refusal(f'{path} is a review: give another file with --out.')
     try:

@@ -80,7 +80,7 @@ def check_options(parsed: argparse.Namespace,
         if option.startswith('-') and option not in known:
             close = difflib.get_close_matches(option, known, 1, 0.7)
             hint = f': did you mean {close[0]}?' if close else ''
-            parsed.parser.error(f'{option} is no option{owner}{hint}')
+            parsed.parser.error(f'{option} is not an option{owner}{hint}')
 
 
 def library_of(cfg: Config) -> str:

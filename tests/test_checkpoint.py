@@ -63,7 +63,7 @@ def test_each_damage_is_told():
                 unsealed(state)
         owner[key] = value
     assert number > 150
-    with pytest.raises(Refusal, match='`infobatch` is no dict'):
+    with pytest.raises(Refusal, match='`infobatch` is not a dict'):
         unsealed([state])
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmib.weigh import (row_norms, to_device, weigh_gradients, weigh_losses,
-                        weighed_sum)
+                        weighted_sum)
 
 NUMBERS = st.floats(-8, 8, width=32)
 ROWS = st.lists(
@@ -16,32 +16,34 @@ ROWS = st.lists(
 
 def columns_of(rows):
     """Losses, relative weights, weights, and gradients from above."""
-    losses, of_value, of_gradient, above = torch.tensor(rows).T.contiguous()
-    return losses.requires_grad_(), of_value, of_gradient, above
+    losses, value_weights, gradient_weights, above = torch.tensor(
+        rows).T.contiguous()
+    return losses.requires_grad_(), value_weights, gradient_weights, above
 
 
 @given(ROWS)
 def test_losses_of_images(rows):
     """The value has the relative weight, and the gradient the weight as it
     is, to the bit."""
-    losses, of_value, of_gradient, above = columns_of(rows)
+    losses, value_weights, gradient_weights, above = columns_of(rows)
     noted = []
-    weighed = weigh_losses(losses, of_value, of_gradient, noted.append)
-    assert torch.equal(weighed, losses.detach() * of_value)
+    weighted = weigh_losses(losses, value_weights, gradient_weights,
+                            noted.append)
+    assert torch.equal(weighted, losses.detach() * value_weights)
     assert not noted
-    weighed.backward(above)
-    assert torch.equal(losses.grad, above * of_gradient)
+    weighted.backward(above)
+    assert torch.equal(losses.grad, above * gradient_weights)
     assert torch.equal(noted[0], losses.grad) and len(noted) == 1
 
 
 @given(ROWS, NUMBERS)
 def test_the_sum_of_weighed_losses(rows, above):
-    losses, of_value, of_gradient, _ = columns_of(rows)
-    value = weighed_sum(losses, of_value, of_gradient)
-    expected = weigh_losses(losses, of_value, of_gradient).sum()
+    losses, value_weights, gradient_weights, _ = columns_of(rows)
+    value = weighted_sum(losses, value_weights, gradient_weights)
+    expected = weigh_losses(losses, value_weights, gradient_weights).sum()
     torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-4)
     value.backward(torch.tensor(above))
-    assert torch.equal(losses.grad, above * of_gradient)
+    assert torch.equal(losses.grad, above * gradient_weights)
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
@@ -52,18 +54,18 @@ def test_gradients_at_predictions(dtype, dim):
     torch.manual_seed(0)
     weights = torch.tensor([0., 1.0009765625, 2.5])
     shapes = [(3, ), (3, 4), (3, 2, 5)] if dim == 0 else [(2, 3), (2, 3, 5)]
-    plain, weighed = ([
+    plain, weighted = ([
         torch.ones(shape, dtype=dtype, requires_grad=True) for shape in shapes
     ] for _ in range(2))
     above = [torch.randn(shape).to(dtype) for shape in shapes]
     noted = []
-    out = weigh_gradients(weights, weighed, dim, noted.append)
-    for one, other in zip(out, weighed):
+    out = weigh_gradients(weights, weighted, dim, noted.append)
+    for one, other in zip(out, weighted):
         assert torch.equal(one, other) and one.dtype == dtype
     for predictions in (plain, out):
         sum((x * y).sum().float()
             for x, y in zip(predictions, above)).backward()
-    for one, other, rows in zip(plain, weighed, noted[0]):
+    for one, other, rows in zip(plain, weighted, noted[0]):
         factor = weights.view([1] * dim + [3] + [1] * (one.dim() - dim - 1))
         assert rows.dtype == torch.float32
         torch.testing.assert_close(rows, one.grad.float() * factor)

@@ -73,12 +73,12 @@ def find_images(images: Images,
         if number not in range(len(paths)):
             known = ', '.join(names_of(paths, range(len(paths)))[:3])
             raise _error(
-                f'{entry.where}, `{image}`, is no image of the dataset, whose '
-                f'first ones are {known}. A list is a text file with one such '
-                'name on each line, and nothing else. The end of a path is '
-                'enough if it distinguishes all images, with the same folder '
-                'if it has one. Numbers of images that have paths are for a '
-                'list in a config')
+                f'{entry.where}, `{image}`, is not an image of the dataset, '
+                f'which begins with {known}. A list is a text file with '
+                'one such name on each line, and nothing else. The end of a '
+                'path is enough if it distinguishes all images, with the same '
+                'folder if it has one. Numbers of images that have paths are '
+                'for a list in a config')
         if number in found:
             raise _error(f'{entry.where} is the image of '
                          f'{found[number].where} again: list an image once')

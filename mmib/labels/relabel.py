@@ -47,8 +47,8 @@ def change_labels(dataset: Any, first: np.ndarray, wrong: Dict[int,
             a right label keep theirs.
 
     Raises:
-        Refusal: If a label is no class, or the dataset has no labels that can
-            be changed.
+        Refusal: If a label isn't a class, or if the labels of the dataset
+            can't be changed.
     """
     parts = leaves(dataset)
     if sum(map(len, parts)) != len(first):

@@ -262,7 +262,7 @@ def _repaired(folder: Path, file: Path) -> Dict[str, np.ndarray]:
                    for each in task['annotations']
                    if not each.get('was_cancelled')]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise Refusal(f'{file} is no export of the images that were sent from '
+        raise Refusal(f'{file} is not an export of the images that came from '
                       'here: export the project of this folder alone, in the '
                       'format JSON and no other one.') from error
     classes = {

@@ -89,7 +89,7 @@ def read_review(path: Path) -> List[Judged]:
             if lacking:
                 raise Refusal(
                     f'line 1 of {path} has no column `{lacking[0]}`, so this '
-                    'is no review: the file of a review begins with '
+                    'is not a review: the file of a review begins with '
                     f'`{",".join(COLUMNS)}`.')
             rows = [
                 _judged(f'line {lines.line_num} of {path}', names, cells)

@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""All of mmib that imports MMEngine. Importing the package registers its hook,
-sampler and loss wrapper, and the wrapper of datasets."""
+"""What connects mmib to MMEngine. The import registers the hook, the sampler
+and the wrapper of losses."""
 from .config.convert import convert
 from .config.schedule import shorten
 from .hook import InfoBatchHook

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..weigh import row_norms, to_device, weighed_sum
+from ..weigh import row_norms, to_device, weighted_sum
 
 RowsPerImage = Union[int, List[int]]
 Factor = Union[float, Tensor]
@@ -105,14 +105,14 @@ class BatchContext:
 
         Args:
             losses (Tensor): Raw loss of each row, float32 of shape (B,).
-            factor (float or Tensor): Another factor of the losses: one for all
-                rows, or of shape (B,). 1 if the baseline takes the mean over
-                the images. Defaults to 1.
+            factor (float or Tensor): What the losses are multiplied by: one
+                factor for all rows, or of shape (B,). 1 if the baseline takes
+                the mean over the images. Defaults to 1.
         """
         self.add_scores(losses)
         if not is_one(factor):
             losses = losses * factor
-        return weighed_sum(losses, *self.parts)
+        return weighted_sum(losses, *self.parts)
 
     def add_scores(self, scores: Tensor) -> None:
         """Add raw losses of the rows, float32 of shape (B,), to the scores."""
@@ -176,8 +176,8 @@ class BatchContext:
         self.add_norms(norms)
 
     def add_norms(self, norms: Tensor) -> None:
-        """Add the norm of the weighed gradient at some predictions, float32 of
-        shape (B,). Called in the backward pass."""
+        """Add the norm of the weighted gradient at some predictions, float32
+        of shape (B,). Called in the backward pass."""
         self._norms.append(norms)
 
     def watch_total(self, loss: Tensor) -> None:

@@ -24,12 +24,12 @@ from .console.reporter import Reporter
 from .data.datasets import image_numbers
 from .data.delivery import DeliveryCheck
 from .registry import build_policy
-from .runner import step_size
 from .runner.checkpoint import seal, unsealed
 from .runner.checks import (check_batch, check_length, check_ranks,
                             check_training)
 from .runner.compat import before_saving, restart_loader
 from .runner.epochs import ScheduleSteps, begin_epoch
+from .runner.mean_weight import decide_mean_weight
 
 
 @HOOKS.register_module()
@@ -45,7 +45,7 @@ class InfoBatchHook(Hook):
 
     The data loader of the run needs ``InfoBatchSampler``. A run that counts
     iterations also needs a schedule that is shortened by what pruning saves.
-    Each virtual epoch has a line of log and scalars, see
+    Each logged plan has a line in the log and scalars, see
     :class:`~mmib.openmmlab.console.reporter.Reporter`. Checkpoints have the
     state under the key ``infobatch``; ``load_from`` without ``resume`` ignores
     the state.
@@ -61,8 +61,8 @@ class InfoBatchHook(Hook):
             for masked images and detectors, or else 0, the last loss alone.
             Defaults to None.
         start (float): Fraction of the run before which nothing is pruned, in
-            [0, 1), less than ``delta``. Defaults to 0, from the
-            second pass on.
+            [0, 1), less than ``delta``. Defaults to 0: pruning may begin with
+            the second pass.
         normalize (bool, optional): Whether to divide the weights of a plan by
             their mean. If not, the mean is 1 / kept share, as in the method,
             and steps of SGD are longer by this factor. If None, the optimizer
@@ -115,8 +115,8 @@ class InfoBatchHook(Hook):
     @property
     def worth(self) -> VarianceRatio:
         """VarianceRatio: Mean V of the run so far, see :mod:`mmib.worth`. V is
-        updated at each plan that prunes and at each checkpoint, and NaN
-        before."""
+        updated where scores are read for a plan and at each checkpoint, and
+        NaN before."""
         return self.run.worth if self.has_begun else MeanRatio().mean()
 
     @property
@@ -172,7 +172,7 @@ class InfoBatchHook(Hook):
                 self.start,
                 first_pass=sampler.num_indices,
                 lookahead=prefetched * slots)
-        mean_weight = step_size.decide(self.normalize, runner.optim_wrapper)
+        mean_weight = decide_mean_weight(self.normalize, runner.optim_wrapper)
 
         @master_only
         def warn(text: str) -> None:
@@ -283,7 +283,7 @@ class InfoBatchHook(Hook):
                          batch_idx: int,
                          data_batch: Optional[dict] = None,
                          outputs: Optional[dict] = None) -> None:
-        """Record the raw losses of this batch as scores."""
+        """Log the scores and norms of this batch."""
         if not self._slots.annealing:
             self._record(data_batch, self.batch.scores, self.batch.norms)
             self.batch.clear()

@@ -77,9 +77,9 @@ def register_unreduced(
 
 @MODELS.register_module()
 class InfoBatchLoss(nn.Module):
-    """Multiply the loss of each image by its weight, and keep its raw value.
+    """Weigh the loss of each image, and keep its raw value as a score.
 
-    :class:`InfoBatchHook` wraps the losses of a model in this module. Without
+    A task wraps the losses of a model in this module. Without
     weights, the wrapped loss is called as it is. With weights, the loss of
     each image is weighed as in :func:`mmib.weigh.weigh_losses`, and the sum is
     divided by the divisor of the wrapped loss. The score of an image is the
@@ -145,8 +145,8 @@ class InfoBatchLoss(nn.Module):
                 shape (B, C, H, W).
             target (Tensor): Labels, such as of shape (B, H, W).
             weight (Tensor, optional): Weight of each element, such as of each
-                pixel, of shape (B, H, W), which counts in score and loss; or
-                the mask of a loss that takes one. Defaults to None.
+                pixel, of shape (B, H, W), which applies to score and loss. For
+                a loss with a parameter ``mask``, the mask. Defaults to None.
             **kwargs: Other arguments of the wrapped loss. Nothing is scored or
                 weighed without gradients, or with
                 ``reduction_override='none'``, as pixel samplers call losses.

@@ -9,7 +9,7 @@ from .policy import Policy, Progress, check_argument, check_ratio, is_count
 
 
 class ScoreOnly(Policy):
-    """Prune nothing: train as the baseline, and score the images."""
+    """Prune nothing: train like the baseline, and score the images."""
 
     prunes = False
     default_ratio = 1.
@@ -25,7 +25,7 @@ class ScoreOnly(Policy):
 class RandomPruning(Policy):
     """Prune a share of all images, whatever their score.
 
-    The control of every policy: scores are worth what a policy reaches beyond
+    This is the control of every policy: scores help only if a policy beats
     random pruning at the same cost. Kept images get the weight ``N / kept``,
     which is unbiased. Without weights this is RS2, repeated sampling of random
     subsets (Okanovic et al., ICLR 2024).
@@ -68,8 +68,9 @@ class EpsilonGreedy(Policy):
             0.6.
         epsilon (float): Share of the kept images that is drawn at random from
             those without the highest scores, in [0, 1]. Defaults to 0.1.
-        period (int): Plans from one selection to the next. Plans between have
-            the same images in a new order. Defaults to 1.
+        period (int): Number of plans from one selection to the next. The
+            plans in between have the same images in a new order. Defaults to
+            1.
     """
 
     rescale = False

@@ -39,7 +39,8 @@ class EpochPlan:
     Args:
         indices (np.ndarray): Dataset index of each slot, integer of shape
             (K,).
-        weights (np.ndarray): Loss weight of each slot, float32 of shape (K,).
+        weights (np.ndarray): Weight of the gradient of each slot, float32 of
+            shape (K,).
         threshold (float): The score from which on every image is kept.
             Defaults to 0, for plans without a threshold.
         tiers (tuple[Tier]): Tiers in increasing order of score. Defaults to
@@ -167,11 +168,11 @@ def checked(plan: Any, pass_length: int) -> EpochPlan:
             has a wrong type or shape, or values out of range.
     """
     if not isinstance(plan, EpochPlan):
-        raise Refusal(f'it must return an EpochPlan, but got {plan!r}')
+        raise Refusal(f'the policy must return an EpochPlan, but got {plan!r}')
     indices, weights = np.asarray(plan.indices), np.asarray(plan.weights)
     tier_of_slot = np.asarray(plan.tier_of_slot)
     if indices.size == 0:
-        raise Refusal('it pruned every image')
+        raise Refusal('the policy pruned every image')
     if not np.issubdtype(indices.dtype, np.integer):
         raise Refusal('`indices` must be integers, but are '
                       f'{indices.dtype}: for a mask, give '
@@ -294,8 +295,8 @@ def divide(scores: np.ndarray, thresholds: Sequence[float]) -> np.ndarray:
         raise Refusal(
             f'The scores give thresholds {list(thresholds)}: scores must be '
             'finite, of shape (N,) and N > 0.')
-    # `not (score < threshold)` and not `score >= threshold`, so NaN lands in
-    # the last tier. A Python float leaves the comparison in float32.
+    # `~(score < threshold)` instead of `score >= threshold` puts NaN into the
+    # last tier. With a Python float, numpy compares in float32.
     tier_of_image = np.zeros(len(scores), np.min_scalar_type(len(thresholds)))
     for threshold in thresholds:
         tier_of_image += ~(scores < float(threshold))

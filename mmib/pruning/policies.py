@@ -49,7 +49,7 @@ class MeanThreshold(Policy):
 
 
 class QuantileTiers(Policy):
-    """Prune more images with the lowest scores than images above.
+    """Prune a share of each band of scores, between quantiles.
 
     The policy of InfoBatch for semantic segmentation (Qin et al., ICLR 2024,
     Sec. 4.4). With the defaults, 52.5 % of the images are kept.

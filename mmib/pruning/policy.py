@@ -16,17 +16,18 @@ class Progress(NamedTuple):
 
     Args:
         spent (float): Slots of the run before the plan.
-        covered (float): Slots in which the baseline makes as many passes.
+        covered (float): Slots that the baseline needs for as many passes as
+            the run has made.
         annealing (float): Slots of annealing.
         length (float): Slots of the whole run; by epochs, slots of the
             baseline.
         of_baseline (bool): Whether ``length`` is the length of the baseline,
             and not of the shorter run. Defaults to False.
-        norms (tuple[np.ndarray, np.ndarray], optional): For each tier of the
-            last plan, the mean squared norm of the gradients of its images,
-            NaN for a tier without visits, and the standard error of this mean,
-            float64 of shape (T,). None where no scores were read since the
-            last plan. Defaults to None.
+        norms (tuple[np.ndarray, np.ndarray], optional): For each tier, the
+            mean squared norm of its images over the visits since scores were
+            last read, NaN for a tier without visits, and the standard error of
+            this mean, float64 of shape (T,). None if no scores are read for
+            this plan. Defaults to None.
     """
 
     spent: float
@@ -38,8 +39,8 @@ class Progress(NamedTuple):
 
     def kept_share(self, ratio: float) -> float:
         """Return the share of the images to keep from here on, in [0, 1], so
-        that the run makes as many passes as the baseline in ``ratio`` times
-        its slots."""
+        that the run makes as many passes as the baseline, in ``ratio`` times
+        the slots of the baseline."""
         own = self.length * (ratio if self.of_baseline else 1)
         baseline = self.length / (1 if self.of_baseline else ratio)
         left = own - self.annealing - self.spent
@@ -66,8 +67,8 @@ class Policy:
     """
 
     rescale = True
-    """bool: Whether weights make up for the pruned images. If not, all
-    weights are 1."""
+    """bool: Whether weights make up for the pruned images, for the forecast
+    and the log. If not, all weights are 1."""
     prunes = True
     """bool: Whether plans leave images out. If not, the run trains like the
     baseline, and keeps scores."""
@@ -137,7 +138,7 @@ class FunctionPolicy(Policy):
     def __init__(self, function: Callable) -> None:
         if hasattr(function, 'state_dict'):
             raise Refusal(
-                f'{type(function).__name__} has a `state_dict` and is no '
+                f'{type(function).__name__} has a `state_dict` and is not a '
                 '`mmib.pruning.Policy`: derive it from that class, so that '
                 'its state is kept in checkpoints.')
         self.function = function
@@ -208,8 +209,8 @@ def draw_plan(policy: Policy,
         plan = checked(plan, len(scores))
     except Refusal as error:
         raise Refusal(
-            f'The policy {policy!r} draws no plan to train on: {error}. Change'
-            ' the policy.') from None
+            f'The plan of {policy!r} can\'t be trained on: {error}. Change '
+            'the policy.') from None
     is_unbiased = plan.is_unbiased(len(scores))
     count = tail(len(plan)) if tail and not plan.is_full else 0
     if count:
@@ -230,7 +231,7 @@ def check_argument(name: str, value: Any, fits: bool, says: str) -> None:
 def check_ratio(ratio: float, name: str = 'ratio') -> None:
     """Raise a Refusal unless a share to prune is in [0, 1)."""
     check_argument(name, ratio, 0 <= ratio < 1,
-                   'is the share of images to prune and must be in [0, 1)')
+                   'is a share of images to prune and must be in [0, 1)')
 
 
 def is_count(number: Any) -> bool:

@@ -136,7 +136,7 @@ def read_checkpoint(path: str) -> Checkpoint:
             if torch.is_tensor(value)
         }
     except (LookupError, TypeError, AttributeError) as error:
-        raise Refusal(f'{name} is no checkpoint of a run.') from error
+        raise Refusal(f'{name} is not a checkpoint of a run.') from error
     state = content.get('infobatch')
     if state is None:
         return Checkpoint(path, None, weights, run)

@@ -32,7 +32,7 @@ _DARK = {
     ACCENT: '#4fd1ae'
 }
 _STYLE = {
-    # A pair of $ in a name is no formula.
+    # A pair of $ in a name is not a formula.
     'text.parse_math': False,
     'text.color': TEXT,
     'axes.labelcolor': TEXT,

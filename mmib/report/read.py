@@ -162,7 +162,7 @@ def read_run(work_dir: str) -> Run:
         Refusal: If the folder has nothing of a run.
     """
     if not osp.isdir(work_dir):
-        raise Refusal(f'{work_dir} is no folder.')
+        raise Refusal(f'{work_dir} is not a folder.')
     folders = glob.glob(osp.join(glob.escape(work_dir), _START))
     every = [_read_start(folder) for folder in sorted(folders)]
     # Tests of a checkpoint leave folders too.

@@ -198,7 +198,7 @@ EMPTY = 'train_dataloader.dataset.ann_file=none.txt'
     ('--ratio 0.5', {}, '--ratio needs --infobatch'),
     ('--infobatch', {}, 'The config trains with InfoBatch already'),
     ('--infobatch --ratio 2', BASELINE, '`ratio` is the share'),
-    ('', listed([11]), 'entry 0, `11`, is no image'),
+    ('', listed([11]), 'entry 0, `11`, is not an image'),
     ('--cfg-options train_dataloader.dataset.size=0', {},
      'The training data has no images: check `ann_file`'),
     (f'--infobatch --cfg-options {EMPTY}', None,

@@ -206,7 +206,7 @@ def test_forecast_and_convert(run, capsys):
     assert len(build(dataset)) == 6
     with pytest.raises(SystemExit, match='has `without` already'):
         run('train', 'out.py', '--without', review)
-    with pytest.raises(SystemExit, match='line 2 of b.csv, `9.jpg`, is no im'):
+    with pytest.raises(SystemExit, match='line 2 of b.csv, `9.jpg`, is not'):
         run('forecast', config, '--infobatch', '--without',
             write('b.csv', [('9.jpg', 'wrong')]))
 

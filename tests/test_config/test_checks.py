@@ -58,13 +58,13 @@ BAD_CONFIGS = [
         **NO_HOOKS,
         **EAGER
     }),
-    ('`dleta` in `custom_hooks` is no argument of InfoBatchHook, which has '
-     'policy, .* mean `delta`', with_hook(dleta=0.8)),
+    ('`dleta` in `custom_hooks` is not an argument of InfoBatchHook, which '
+     'has policy, .* mean `delta`', with_hook(dleta=0.8)),
     ('`interval` .* start, normalize.', with_hook(interval=5)),
     (r'`delta`.* must be in \[0, 1\]', with_hook(delta=1.1)),
     (r'`ema` of InfoBatchHook in .* must be in \[0, 1\), but got 1',
      with_hook(ema=1)),
-    ('`quantile` in the `policy` of InfoBatchHook .* no argument of Neyman',
+    ('`quantile` in the `policy` of InfoBatchHook .* not an argument of Neyman',
      with_hook(policy=dict(type='Neyman', quantile=0.2))),
     ('lack the scores of their last batch.* remove `priority`',
      with_hook(priority='LOWEST')),

@@ -89,7 +89,7 @@ def test_paths_that_differ_by_name(listed, line):
 @pytest.mark.parametrize('line', ['/elsewhere/a/2.jpg', 'a/2', 'b/2.png'])
 def test_images_of_another_dataset(listed, line):
     """They may have the same names, in another folder."""
-    with pytest.raises(Refusal, match='first ones are data/a/1.jpg, '):
+    with pytest.raises(Refusal, match='begins with data/a/1.jpg, '):
         listed(line, paths=NAMES)
 
 
@@ -97,13 +97,12 @@ def test_names_without_their_suffix_name_one_image(listed):
     paths = ['a/x.jpg', 'a/x.png', 'a/y.png']
     assert listed('x.png', 'a/x.jpg', paths=paths) == [1, 0]
     for line in ('x', 'y'):
-        with pytest.raises(Refusal, match=f'line 1 of .*, `{line}`, is no'):
+        with pytest.raises(Refusal, match=f'line 1 of .*, `{line}`, is not'):
             listed(line, paths=paths)
 
 
-FORM = (
-    'is no image of the dataset, whose first ones are {}. A list is a text '
-    'file with one such name on each line, and nothing else. ')
+FORM = ('is not an image of the dataset, which begins with {}. A list is a '
+        'text file with one such name on each line, and nothing else. ')
 NAMED = FORM.format('data/cat/1.jpg, data/cat/2.jpg, .*')
 NUMBERED = FORM.format('0, 1, 2')
 
@@ -121,8 +120,8 @@ NUMBERED = FORM.format('0, 1, 2')
       ], PATHS, f'line 2 of .*, `/x/cow/1.jpg`, {NAMED}'),
     ([PATHS[0], '1.jpg'], PATHS, f'line 2 of .*, `1.jpg`, {NAMED}'),
     ([PATHS[0], 'my 3.jpg'], PATHS, NAMED),
-    ([PATHS[0], '1'], PATHS, 'line 2 of .*, `1`, is no .* Numbers of'),
-    ([DIGITS[0], '9'], DIGITS, 'line 2 of .*, `9`, is no .* Numbers of'),
+    ([PATHS[0], '1'], PATHS, 'line 2 of .*, `1`, is not .* Numbers of'),
+    ([DIGITS[0], '9'], DIGITS, 'line 2 of .*, `9`, is not .* Numbers of'),
 ])
 def test_errors_name_the_line(listed, lines, paths, match):
     """A number may count images, or be a name: it isn't guessed."""
@@ -152,12 +151,12 @@ def test_what_is_no_list(listed, lines, paths, match):
 @pytest.mark.parametrize('images, paths, match', [
     ('none.txt', PATHS, "none.txt can't be read: "),
     ([0, 7], PATHS, f'entry 1, `7`, {NAMED}'),
-    ([-1], PATHS, 'entry 0, `-1`, is no'),
-    ([1.0], PATHS, 'entry 0, `1.0`, is no'),
+    ([-1], PATHS, 'entry 0, `-1`, is not'),
+    ([1.0], PATHS, 'entry 0, `1.0`, is not'),
     ([], PATHS, 'has no images'),
     (['a.jpg'], [None] * 5, NUMBERED),
     (['a.jpg'], ['a.jpg'] * 5, NUMBERED),
-    (['a.jpg'], ['x/a.jpg', 'y/a.jpg'], 'ones are x/a.jpg, y/a.jpg. '),
+    (['a.jpg'], ['x/a.jpg', 'y/a.jpg'], 'begins with x/a.jpg, y/a.jpg. '),
     (3, PATHS, 'name of a file, or for .* a list of images, but got 3'),
 ])
 def test_errors_name_the_entry(images, paths, match):

@@ -251,7 +251,7 @@ def test_with_other_lists(review):
      'IndexDataset, whose images have no `gt_label` of one class'),
     (('0.png', 'hard', ''), labelled(),
      'review.csv has no images to leave out'),
-    (('9.png', 'wrong', ''), labelled(), 'line 2 of .*, `9.png`, is no image'),
+    (('9.png', 'wrong', ''), labelled(), 'line 2 of .*, `9.png`, is not an'),
     (('0.png', 'unsure', 'cow'), labelled(),
      'line 2 of .* has the label `cow` '
      'and the verdict unsure'),

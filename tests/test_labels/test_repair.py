@@ -353,7 +353,7 @@ def erase(tasks):
     (change_class,
      '1.png in .* has a brushlabels of moon: .* one class of sky, gr'),
     (change_size, r'1.png in .* has \(96, 95\) pixels, and .*\(96, 96\)'),
-    (change_image, 'is no export of the images that were sent from here'),
+    (change_image, 'is not an export of the images that came from here'),
     (change_tool,
      'has a polygonlabels of no class: mark pixels with the brush'),
     (erase, 'has no class in any pixel: skip the image'),

@@ -132,7 +132,7 @@ def test_wrong_images_are_left_out(review):
     """Only these need be in the dataset."""
     path = review('"data/b,c.jpg",wrong,4,,\n\'\'x.jpg,wrong,1,,\n'
                   'gone.jpg,hard,2,,\ndata/a.jpg,unsure,3,,\n')
-    with pytest.raises(Refusal, match="line 3 of .*, `'x.jpg`, is no imag"):
+    with pytest.raises(Refusal, match="line 3 of .*, `'x.jpg`, is not an"):
         find(path, ['data/b,c.jpg'])
     assert find(path) == [0, 2]
     numbers = review("'0,wrong,1,,\n2,wrong,2,,\n")
@@ -144,10 +144,10 @@ def test_wrong_images_are_left_out(review):
 
 @pytest.mark.parametrize('text, match', [
     ('a.jpg,hard,1,,\n', 'has no images to leave out'),
-    ('"a\n",hard,1,,\nd.jpg,wrong,2,,\n', 'line 4 of .*, `d.jpg`, is no '),
+    ('"a\n",hard,1,,\nd.jpg,wrong,2,,\n', 'line 4 of .*, `d.jpg`, is not '),
     ('a.jpg,wrong,1,,\ndata/a.jpg,wrong,2,,\n', 'line 3 of .* is the image '
      'of line 2 of .* again'),
-    ('7,wrong,1,,\n', 'line 2 of .*, `7`, is no image of the dataset'),
+    ('7,wrong,1,,\n', 'line 2 of .*, `7`, is not an image of the dataset'),
 ])
 def test_reviews_of_other_data(review, text, match):
     with pytest.raises(Refusal, match=match):

@@ -94,7 +94,7 @@ def test_full_plans_that_are_none(plan, says):
 
     with pytest.raises(Refusal, match=says) as error:
         drawn_by(KeepsSome())
-    assert 'The policy KeepsSome(ratio=0.5) draws' in str(error.value)
+    assert 'The plan of KeepsSome(ratio=0.5)' in str(error.value)
     assert '`EpochPlan(indices, weights)` for a part' in str(error.value)
 
 

@@ -202,7 +202,7 @@ def test_policies_are_built_from_configs():
     (dict(type=prune_tiers), 'tier_of_image.*change the arguments'),
     ('MeanThreshold', '`policy` must be a policy'),
     (None, '`policy` must be a policy'),
-    (Stateful(), 'is no `mmib.pruning.Policy`: derive'),
+    (Stateful(), 'is not a `mmib.pruning.Policy`: derive'),
 ])
 def test_configs_of_no_policy(wrong, match):
     with pytest.raises(Refusal, match=match):

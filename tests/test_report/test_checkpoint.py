@@ -104,7 +104,7 @@ def test_states_that_cannot_be_read(tmp_path, changes, said):
 def test_no_checkpoint_of_a_training(tmp_path, content):
     torch.save(content, tmp_path / 'iter_3.pth')
     checkpoint, notes = read_newest(str(tmp_path))
-    assert checkpoint is None and 'is no checkpoint of a run' in notes[0]
+    assert checkpoint is None and 'is not a checkpoint of a run' in notes[0]
 
 
 def test_the_last_one_saved_is_the_newest(tmp_path):

@@ -139,7 +139,7 @@ def test_baseline(tmp_path):
 def test_nothing_to_report(tmp_path):
     with pytest.raises(Refusal, match='nothing of a run'):
         read_run(str(tmp_path))
-    with pytest.raises(Refusal, match='is no folder'):
+    with pytest.raises(Refusal, match='is not a folder'):
         read_run(str(tmp_path / 'missing'))
 
 

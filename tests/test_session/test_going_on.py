@@ -245,7 +245,7 @@ def damaged(change):
 
 
 @pytest.mark.parametrize('change, match', [
-    (lambda state: [state], 'damaged: `state` is no dict'),
+    (lambda state: [state], 'damaged: `state` is not a dict'),
     (lambda state: dict(state, version=7),
      'of version 7, and this mmib reads'),
     (lambda state: dict(model=1), 'of version None'),

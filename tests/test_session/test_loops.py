@@ -447,7 +447,7 @@ def test_no_batch_is_smaller_than_those_of_the_baseline(
 
 
 class OwnBatch(UserDict):
-    """A batch that is no dict."""
+    """A batch that is not a dict."""
 
     def __init__(self, samples):
         super().__init__(inputs=torch.stack([sample[0] for sample in samples]))

@@ -136,10 +136,10 @@ def test_numbers_of_numpy():
 
 
 @pytest.mark.parametrize('arguments, match', [
-    *((dict([(name, value)]), f'`{name}` is no argument of `Session.loader`')
+    *((dict([(name, value)]), f'`{name}` is not an argument of `Session.load')
       for name, value in dict(shuffle=True, sampler=[0],
                               batch_sampler=[[0]]).items()),
-    (dict(shuffle=False), '`shuffle` is no argument'),
+    (dict(shuffle=False), '`shuffle` is not an argument'),
     (dict(in_order=False), 'With `in_order=False`, a DataLoader delivers'),
     *((dict(batch_size=size), '`batch_size` of `Session.loader` must be a '
        f'positive integer, but got {size!r}')

@@ -252,7 +252,7 @@ def test_scores_of_ohem_cross_entropy(ignored):
     ],
     ids=str)
 def test_lovasz_loss_of_a_batch(kwargs, ignored):
-    """It is no sum over images: the weights act on shares of the gradient."""
+    """The loss isn't a sum over images, so weights act on the gradient."""
     pred, label = make_other_batch(kwargs.get('loss_type', 'labels'))
     if ignored == 'an image':
         label[2] = 255

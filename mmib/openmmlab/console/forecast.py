@@ -9,7 +9,7 @@ from ...pruning import Policy
 from ...schedule import Schedule
 from ..config.parts import length_of
 from ..runner.checks import check_length
-from ..runner.step_size import decide
+from ..runner.mean_weight import decide_mean_weight
 
 if TYPE_CHECKING:
     from ..hook import InfoBatchHook
@@ -107,7 +107,8 @@ def forecast_of(cfg: Config,
     Raises:
         Refusal: If the run is too short for these images.
     """
-    mean_weight = decide(hook.normalize, cfg.get('optim_wrapper') or {})
+    mean_weight = decide_mean_weight(hook.normalize,
+                                     cfg.get('optim_wrapper') or {})
     if num_images is None:
         schedule = schedule_of(cfg, hook, 1, batch_size=1)
     else:

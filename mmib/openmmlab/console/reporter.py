@@ -16,7 +16,7 @@ from mmengine.visualization import LocalVisBackend
 from ...plan_record import PlanRecord, without_nan
 from ...run import Run
 from ...worth import VarianceRatio
-from ..runner.step_size import MeanWeight
+from ..runner.mean_weight import MeanWeight
 from .forecast import forecast
 
 # Beside the log: what a report is made from.
@@ -215,7 +215,7 @@ class Reporter:
         if losses is None:
             return
         loss = float(losses.mean(min(interval, batch_idx + 1)))
-        if math.isfinite(loss):  # JSON knows no NaN.
+        if math.isfinite(loss):  # JSON has no NaN.
             self._write(iter=runner.iter + 1, loss=loss)
 
     def after_val(self, metrics: Dict[str, float]) -> None:

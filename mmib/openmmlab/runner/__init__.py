@@ -1,2 +1,2 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What is checked, asked and changed of MMEngine's Runner."""
+"""Checks of MMEngine's Runner, and changes to it."""

@@ -20,7 +20,7 @@ def seal(state: Dict[str, Any]) -> Dict[str, Any]:
 def unsealed(state: Any) -> Dict[str, Any]:
     """Return a state after its checksum is checked, if the state has one."""
     if not isinstance(state, dict):
-        raise damaged('infobatch', 'is no dict')
+        raise damaged('infobatch', 'is not a dict')
     if 'checksum' in state and state['checksum'] != _checksum(state):
         raise damaged('infobatch', 'is not what mmib has written')
     return state

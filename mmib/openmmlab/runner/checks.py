@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Configs with which pruning can't work stop before the first step. The
-conversion of a config refuses them with the same words."""
+"""Refusals of runs that can't be pruned, before the first step. The conversion
+of configs uses the same refusals."""
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from inspect import isclass

@@ -43,8 +43,8 @@ def expect_iters(runner: Runner, max_iters: int, is_last: bool) -> None:
     # DeepSpeed's wrapper counts by itself, and an OptimWrapperDict has no
     # count.
     if getattr(wrapper, '_accumulative_counts', 1) > 1:
-        # The last accumulation may be shorter. Where it begins is known in the
-        # last epoch; before, -1 says nowhere.
+        # The last accumulation may be shorter. In the last epoch it is known
+        # where that accumulation begins. Until then, -1 stands for nowhere.
         wrapper._max_counts = max_iters if is_last else -1
         wrapper._remainder_counts = max_iters % wrapper._accumulative_counts
 

@@ -40,8 +40,11 @@ class ScheduleSteps(ParamSchedulerHook):
                 hooks[i], self.priority = self, hook.priority
 
     def begin_epoch(self, end: int) -> None:
-        """Begin an epoch of the run, or the rest of it, which will be trained
-        on until a slot."""
+        """Begin an epoch, or the rest of one.
+
+        Args:
+            end (int): Number of the slot after the last step of the epoch.
+        """
         self._end = end
         if self._num_steps is None:
             self._num_steps = self._run.epoch * self._steps_per_epoch

@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""The table of heads: which heads the models of a library have, which losses
-each head calls, and how these are wrapped."""
+"""The table of heads: the heads of the models of a library, the losses that
+each head calls, and how the losses are wrapped."""
 from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 
 import torch.nn as nn
@@ -15,22 +15,21 @@ Wrapped = Dict[str, List[InfoBatchLoss]]
 
 
 class HeadTable:
-    """What mmib knows of the models and heads of a library.
+    """The models and heads of a library that mmib supports.
 
-    A row of a class counts for its subclasses too, unless a subclass computes
-    its losses in its own way.
+    The entry of a class applies to its subclasses too, unless a subclass
+    overrides one of ``methods``.
 
     Args:
         module (str): Module with the functions ``register_head`` and
             ``register_model``, such as
             ``'mmib.openmmlab.tasks.segmentation'``.
-        methods (tuple[str]): Methods that compute losses. A subclass that
-            overrides one of them computes its losses in its own way.
+        methods (tuple[str]): Methods that compute losses.
         models (dict[type, tuple[str]]): Models, and heads that consist of
             other heads: the attributes that hold a head, or a ``ModuleList``
             or ``ModuleDict`` of heads.
-        heads (dict[type, Any]): What is known of each head: the names of its
-            attributes with a loss, where losses are called on whole batches.
+        heads (dict[type, Any]): The entry of each head: the attributes that
+            hold its losses, or in detection the dimension of the images.
         register_model (str): Name of :meth:`register_model` in ``module``.
     """
 

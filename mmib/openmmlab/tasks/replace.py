@@ -11,10 +11,11 @@ def replace_method(owner: Any, name: str, call: Callable) -> None:
     an earlier replacement.
 
     mmib replaces methods where the libraries have no hook. Each head of
-    MMDetection takes its predictions apart in its own way, so predictions are
-    changed where they enter the head, until the losses of MMDetection take a
-    weight for each image. The total loss is known only in ``parse_losses`` of
-    a model, until hooks get the loss before its backward pass.
+    MMDetection takes its predictions apart in its own way, so gradients are
+    weighed where predictions enter the head. This can go once the losses of
+    MMDetection take a weight for each image. The total loss is known only in
+    ``parse_losses`` of a model. This can go once hooks get the loss before its
+    backward pass.
     """
     method = getattr(owner, name)
     method = getattr(method, 'unchanged', method)

@@ -216,7 +216,7 @@ def boundary(loss: mmseg_losses.BoundaryLoss, pred: Tensor,
 def lovasz(loss: nn.Module, pred: Tensor, target: Tensor,
            **kwargs: Any) -> Union[Tensor, Elements]:
     """Return the loss of each image. Without ``per_image`` the loss of a batch
-    is no sum over images."""
+    isn't a sum over images."""
     if loss.per_image:
         return mean_of_elements(loss, pred, target, **kwargs)
     with torch.no_grad():

@@ -1,11 +1,11 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Whether weights make steps longer: what decides the mean weight of a plan.
+"""The mean weight of a plan, which depends on the optimizer.
 
-The method's weights have a mean of 1 / kept share. An optimizer whose step is
-in proportion to the gradient makes steps longer by this mean. An adaptive
-optimizer makes steps too long when pruning begins and too short when annealing
-begins, until it has forgotten past gradients (``docs/method.md``). With such
-an optimizer the weights of a plan are divided by their mean.
+The weights of the method have a mean of 1 / kept share. If the steps of an
+optimizer are proportional to the gradient, they get longer by this factor. An
+adaptive optimizer makes steps too long when pruning begins and too short when
+annealing begins, until it has forgotten past gradients (``docs/method.md``).
+With such an optimizer, the weights of a plan are divided by their mean.
 """
 from typing import Any, Iterator, NamedTuple, Optional, Tuple
 
@@ -13,12 +13,12 @@ from torch.nn.utils import clip_grad_norm_
 
 from .checks import type_name
 
-# Optimizers whose steps are in proportion to the gradient, also with momentum.
+# Optimizers whose steps are proportional to the gradient, also with momentum.
 _PROPORTIONAL = ('ASGD', 'SGD')
 
 
 class MeanWeight(NamedTuple):
-    """Which mean the weights of a plan have.
+    """A decision on the mean weight of plans.
 
     Args:
         is_one (bool): Whether the mean is 1. If not, it is 1 / kept share, as
@@ -30,7 +30,8 @@ class MeanWeight(NamedTuple):
     why: str
 
 
-def decide(normalize: Optional[bool], optim_wrapper: Any) -> MeanWeight:
+def decide_mean_weight(normalize: Optional[bool],
+                       optim_wrapper: Any) -> MeanWeight:
     """Decide which mean the weights of a plan have.
 
     Args:

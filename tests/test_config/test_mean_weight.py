@@ -6,7 +6,7 @@ import pytest
 import torch
 from mmengine.optim import OptimWrapperDict, build_optim_wrapper
 
-from mmib.openmmlab.runner.step_size import decide
+from mmib.openmmlab.runner.mean_weight import decide_mean_weight
 from tests.system.small_training import infobatch_hook, read_log, small_runner
 
 SGD = dict(optimizer=dict(type='SGD', lr=0.01, momentum=0.9))
@@ -24,14 +24,14 @@ ADAMW = dict(optimizer=dict(type='AdamW', lr=0.001))
 def test_decided_by_the_optimizer(changes, is_one, why):
     """The same of a config and of what is built from it."""
     cfg = {**copy.deepcopy(SGD), **changes}
-    of_config = decide(None, cfg)
+    of_config = decide_mean_weight(None, cfg)
     model = torch.nn.Linear(1, 1)
-    built = decide(None, build_optim_wrapper(model, cfg))
+    built = decide_mean_weight(None, build_optim_wrapper(model, cfg))
     assert built == of_config
     assert of_config.is_one is is_one
     assert re.search(why, of_config.why)
     for normalize in (True, False):
-        told = decide(normalize, cfg)
+        told = decide_mean_weight(normalize, cfg)
         assert told == (normalize, f'`normalize={normalize}`')
 
 
@@ -40,9 +40,11 @@ def test_several_optimizers():
     first, second, third = (
         build_optim_wrapper(torch.nn.Linear(1, 1), copy.deepcopy(cfg))
         for cfg in (SGD, SGD, ADAMW))
-    assert not decide(None, OptimWrapperDict(a=first, b=second)).is_one
-    assert decide(None, OptimWrapperDict(a=first, b=third)).is_one
-    assert decide(None, dict(constructor='Mine', a=SGD, b=ADAMW)).is_one
+    assert not decide_mean_weight(None, OptimWrapperDict(a=first,
+                                                         b=second)).is_one
+    assert decide_mean_weight(None, OptimWrapperDict(a=first, b=third)).is_one
+    assert decide_mean_weight(None, dict(constructor='Mine', a=SGD,
+                                         b=ADAMW)).is_one
 
 
 @pytest.mark.parametrize('cfg, is_one, told', [
