@@ -30,9 +30,9 @@ def check_no_others(unknown: dict, owner: type, where: str) -> None:
     ]
     close = difflib.get_close_matches(name, known, 1)
     hint = f'did you mean `{close[0]}`?' if close else 'remove it.'
-    raise Refusal(f'`{name}` in {where} is not an argument of '
-                  f'{owner.__name__}, which '
-                  f'has {", ".join(known)}: {hint}')
+    raise Refusal(
+        f'`{name}` in {where} is not an argument of {owner.__name__}, which '
+        f'has {", ".join(known)}: {hint}')
 
 
 def damaged(where: str, problem: str) -> Refusal:
@@ -40,4 +40,4 @@ def damaged(where: str, problem: str) -> Refusal:
     return Refusal(
         f'The state of InfoBatch in the checkpoint is damaged: `{where}` '
         f'{problem}. Resume from an earlier checkpoint, or without this '
-        'state, and all scores start at 1 again.')
+        'state; then all scores start at 1 again.')

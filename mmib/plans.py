@@ -49,7 +49,7 @@ class OpenPlans:
         """Replace the record of the newest plan."""
         self._records[-1] = record
 
-    def train_until(self, before: int, position: int) -> List[PlanRecord]:
+    def advance(self, before: int, position: int) -> List[PlanRecord]:
         """Close the plans that are over.
 
         Args:

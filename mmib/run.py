@@ -293,7 +293,7 @@ class Run:
             self._steps.append((position, self.iteration))
         else:
             self.iteration = position
-        return self.plans.train_until(before, position)
+        return self.plans.advance(before, position)
 
     def saved_iters(self) -> float:
         """Return the iterations saved so far, compared with the baseline."""

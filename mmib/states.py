@@ -24,7 +24,7 @@ def to_current(state: Any) -> Dict[str, Any]:
     """Return a state on the host, in the form of the current version.
 
     Raises:
-        Refusal: If the state is of an unknown version, or no state.
+        Refusal: If the state has an unknown version, or isn't a state.
     """
     if not isinstance(state, dict):
         raise damaged('state', 'is not a dict')
@@ -32,9 +32,9 @@ def to_current(state: Any) -> Dict[str, Any]:
     if version not in VERSIONS:
         raise Refusal(
             f'The state of InfoBatch in the checkpoint is of version {version}'
-            f', and this mmib reads the versions 2 and {VERSION}: go on with '
-            'the mmib that wrote the checkpoint, or without this state, and '
-            'all scores start at 1 again.')
+            f', and this mmib reads the versions 2 and {VERSION}: resume with '
+            'the version of mmib that wrote the checkpoint, or without this '
+            'state; then all scores start at 1 again.')
     # Tensors may have been loaded to the training device.
     state = tree_map(lambda x: x.cpu() if torch.is_tensor(x) else x, state)
     if version != VERSION:

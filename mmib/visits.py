@@ -129,6 +129,9 @@ class VisitLog:
     """
 
     def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
         self._entries: List[Entry] = []
         self._packed: List[Tensor] = []
         self._numbers: List[np.ndarray] = []
@@ -210,7 +213,7 @@ class VisitLog:
             kept = np.flatnonzero(~is_old)
             numbers = numbers[kept]
             values = values[:, torch.from_numpy(kept).to(values.device)]
-        VisitLog.__init__(self)
+        self._clear()
         if rank_and_world_size()[1] > 1:
             return _gather(values, numbers, unscored, first, position,
                            checksum, rank, world_size)

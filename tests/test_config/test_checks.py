@@ -64,7 +64,7 @@ BAD_CONFIGS = [
     (r'`delta`.* must be in \[0, 1\]', with_hook(delta=1.1)),
     (r'`ema` of InfoBatchHook in .* must be in \[0, 1\), but got 1',
      with_hook(ema=1)),
-    ('`quantile` in the `policy` of InfoBatchHook .* not an argument of Neyman',
+    ('`quantile` in the `policy` of InfoBatchHook .* an argument of Neyman',
      with_hook(policy=dict(type='Neyman', quantile=0.2))),
     ('lack the scores of their last batch.* remove `priority`',
      with_hook(priority='LOWEST')),

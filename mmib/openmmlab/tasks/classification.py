@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """MMPretrain: which heads a classifier has, which losses these heads call, and
-how the losses fall into images, see ``docs/supported.md``."""
+how the losses are split into images, see ``docs/supported.md``."""
 from functools import partial
 from typing import Any, List, Sequence, Tuple, Union
 
@@ -41,7 +41,7 @@ TABLE = HeadTable(
             heads.EfficientFormerClsHead,
             heads.MultiLabelClsHead,
             heads.ArcFaceClsHead,
-            # The head of these is one of another library.
+            # These wrap models of other libraries, and call their loss.
             classifiers.HuggingFaceClassifier,
             classifiers.TimmClassifier),
         ('loss_module', )),

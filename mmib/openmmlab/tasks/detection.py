@@ -203,8 +203,8 @@ def _note_call(calls: List[tuple], loss: Any, args: tuple, kwargs: dict,
 
 def _note_divisors(divisors: List[Factor], calls: List[tuple],
                    results: List[Tensor]) -> None:
-    """Note what divides the losses of a head. Where the head doesn't return a
-    loss as it is, the gradients will show by what it divides the loss."""
+    """Add the divisors of the losses of a head. If the head rescales a loss
+    before it returns the loss, the divisor is read from the gradients."""
     of_results: List[Tensor] = []
     for result in results:
         result.register_hook(of_results.append)

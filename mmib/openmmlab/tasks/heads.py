@@ -125,10 +125,10 @@ class HeadTable:
         if where == 'model' or isinstance(module, tuple(self.models)):
             return Refusal(
                 f'{name}, which is `{where}`, computes its losses in its own '
-                'way, and a loss that it adds itself would be trained without '
-                'weights: if all of its loss comes from its heads, name these '
-                f'heads with {self._register_model}, or train without '
-                'InfoBatchHook.')
+                'way, and mmib does not know whether it adds losses to those '
+                'of its heads, which would be trained without weights: if it '
+                'adds none, register its heads with '
+                f'{self._register_model}, or train without InfoBatchHook.')
         return Refusal(
             f'InfoBatch needs a loss per image, and mmib knows none for {name}'
             f', which computes its losses in its own way: change `{where}`, '
@@ -207,7 +207,7 @@ def wrap(loss: nn.Module, batch: BatchContext) -> InfoBatchLoss:
     """Wrap a loss, which may be wrapped already.
 
     Raises:
-        Refusal: If mmib doesn't know how the loss falls into images.
+        Refusal: If mmib doesn't know how to split the loss into images.
     """
     if not isinstance(loss, InfoBatchLoss):
         loss = InfoBatchLoss(loss)

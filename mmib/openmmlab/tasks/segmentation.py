@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """MMSegmentation: which heads a segmentor has, which losses these heads call,
-and how the losses fall into images, see ``docs/supported.md``."""
+and how the losses are split into images, see ``docs/supported.md``."""
 import functools
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
