@@ -85,7 +85,7 @@ def test_another_version(version):
     with pytest.raises(
             Refusal,
             match=f'is of version {version}, and this mmib reads '
-            f'the versions 2 and {VERSION}: go on with the mmib that wrote'):
+            f'the versions 2 and {VERSION}: resume with the version of'):
         DrivenTraining().run.load_state_dict(state)
 
 

@@ -201,7 +201,7 @@ def test_a_model_whose_images_rank_by_score_alone(root):
 def test_a_dataset_without_files(base, note):
     """Its images have numbers, and take verdicts."""
 
-    class Rows(base):
+    class Numbered(base):
 
         def load_data_list(self):
             return [dict(row=i) for i in range(3)]
@@ -209,8 +209,8 @@ def test_a_dataset_without_files(base, note):
         def __len__(self):
             return 3
 
-    DATASETS.register_module(module=Rows, force=True)
-    config = Config(dict(train_dataloader=dict(dataset=dict(type='Rows'))))
+    DATASETS.register_module(module=Numbered, force=True)
+    config = Config(dict(train_dataloader=dict(dataset=dict(type='Numbered'))))
     gallery = gallery_of(config, [1., 0., 2.], 1)
     card, = gallery.highest
     assert (card.name, card.path, card.pictures) == ('2', None, [])
