@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Follow one image through two plans: the core of mmib without a network, a
+"""Follow two images through two plans: the core of mmib without a network, a
 loop or a Runner."""
 import numpy as np
 

@@ -22,7 +22,7 @@ class Memory(NamedTuple):
         kept (np.ndarray, optional): Whether the plan keeps each index, packed
             by :func:`np.packbits`, uint8. None for a full plan.
         mean_score (float): Mean of the scores. Defaults to 1.
-        read_at (int): First slot of the last plan that scores were read for.
+        read_at (int): First slot of the last plan that visits were merged for.
         logged_at (float): First slot of the last plan with a line in the log.
         mean_ratio (MeanRatio): V of the run until scores were last read.
     """

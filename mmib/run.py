@@ -155,8 +155,7 @@ class Run:
                                                  start, reads,
                                                  self.plans.newest, self._rng,
                                                  step, self.normalize)
-        if reads:
-            # Before pruning begins there are none.
+        if reads and schedule.may_prune(start):
             self.tables.forget_sums()
         limit, mean_weight = schedule.most_slots(start), 1.
         if plan is None:
@@ -210,14 +209,21 @@ class Run:
         Args:
             step (StepSize): The steps.
         """
-        newest = self.plans.newest
-        if newest is not None and self._tail_of_rest(step, newest):
-            # Slots that were repeated for other ranks go first.
-            self.ledger.end_at(newest.first_slot + newest.kept)
-            if tail := self._tail_of_rest(step, newest):
+        newest, begin = self.plans.newest, self.ledger.position
+        if newest is not None:
+            pass_length = self.schedule.pass_length
+            # Without the slots that were repeated for other ranks.
+            own = max(newest.first_slot + newest.kept - begin, 0)
+            # A user's policy may prune and have as many slots as a full pass.
+            prunes = self.memory.kept is not None or newest.kept != pass_length
+            tail = step.tail(own, pass_length) if prunes else 0
+            padded = own + -own % self.world_size
+            if tail or self.ledger.end != begin + padded:
+                self.ledger.end_at(begin + own)
+            if tail:
                 self._cut_rest(tail, newest)
         self.ledger.pad(self.world_size)
-        begin, left = self.ledger.position, len(self.ledger.rest().indices)
+        left = self.ledger.end - begin
         if newest and begin == newest.first_slot and (step.drop_last
                                                       and left < step.slots):
             self.warn(
@@ -225,15 +231,6 @@ class Run:
                 f'its plan has {left} images, a step has {step.slots}, and '
                 '`drop_last` leaves them out: lower `batch_size`, remove '
                 '`drop_last`, or let the policy keep more images.')
-
-    def _tail_of_rest(self, step: StepSize, newest: PlanRecord) -> int:
-        """Return how many slots of the rest make a last step that is too
-        small."""
-        pass_length = self.schedule.pass_length
-        # A user's policy may prune and have as many slots as a full pass.
-        if self.memory.kept is None and newest.kept == pass_length:
-            return 0
-        return step.tail(len(self.ledger.rest().indices), pass_length)
 
     def _cut_rest(self, tail: int, record: PlanRecord) -> None:
         """Leave out random slots of the rest.

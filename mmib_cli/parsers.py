@@ -251,7 +251,7 @@ def mmib_train() -> ArgumentParser:
         shorten='Train the control that pruning has to beat, which is as '
         'short and prunes nothing. Default: CONFIG is trained as it is.',
         score='Train the baseline as it is, and score its images for `mmib '
-        'report`. Default: no scores are kept.')
+        'rank --rank-by score`. Default: no scores are kept.')
     _add_conversion(parser)
     return parser
 

@@ -19,7 +19,7 @@ from mmib.openmmlab.runner.checks import check_ranks
 from mmib.pruning import (EpochPlan, EpsilonGreedy, MeanThreshold, Neyman,
                           QuantileTiers, RandomPruning)
 from mmib.run import Run
-from mmib.schedule import Schedule, StepSize
+from mmib.schedule import PlanStart, Schedule, StepSize
 from mmib.states import mismatch, to_current
 from tests.system.processes import run_ranks
 from tests.test_datasets import Listed
@@ -178,6 +178,47 @@ def test_a_repeated_slot_that_goes_was_trained_on(seed):
     run.prepare_rest(StepSize(3, drop_last=True))
     assert run.ledger.rest().indices.tolist() == indices[4:7]
     assert (run.tables.pruned == pruned).all()
+
+
+def test_a_rest_is_padded_for_its_own_ranks():
+    """A plan of 10 slots has 12 on 4 ranks, and 8 were trained on."""
+    part = by_epochs(tens, 4, dataset=range(14))
+    run = part.train(4).run
+    run.set_rank(0, 4)
+    run.next_plan(1, StepSize(4, False))
+    run.prepare_rest(StepSize(4, False))
+    indices = run.ledger.rest().indices.tolist()
+    assert indices[10:] == indices[:2]
+    run.advance(run.ledger.position + 8)
+    for world_size, repeated in ((4, 2), (1, 0), (2, 0), (3, 1)):
+        run = part.resumed_by(by_epochs(tens, 4, dataset=range(14))).run
+        run.set_rank(0, world_size)
+        for _ in range(2):
+            run.prepare_rest(StepSize(world_size, False))
+            left = run.ledger.rest().indices.tolist()
+            assert left[:2] == indices[8:10] and len(left) == 2 + repeated
+        assert world_size != 4 or left == indices[8:]
+
+
+def tens(scores, rng):
+    indices = rng.permutation(len(scores))[:10]
+    return EpochPlan(indices, np.full(10, 1.4, np.float32), is_shuffled=True)
+
+
+def test_a_later_start_keeps_what_was_learned():
+    """Of the last plans before a resume, V is known where pruning begins."""
+    part = by_epochs(QuantileTiers(), 3).train(13)
+    state = state_of(part.run)
+    rest = by_epochs(QuantileTiers(), 3, start=0.8)
+    rest.run.load_state_dict(state)
+    # V needs 6 visits.
+    assert state['tables']['sums'][:, 0].sum() == 6
+    expected = rest.run.worth
+    while rest.run.epoch < 4:
+        rest.run.give_up_rest()
+        rest.run.next_plan(rest.run.epoch + 1, rest.step)
+    assert not rest.run.schedule.may_prune(PlanStart(0, 0, 4))
+    assert str(rest.run.worth) == str(expected)
 
 
 def test_slots_from_before_a_cut_are_refused():

@@ -1,12 +1,15 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Find the images of a list in a dataset."""
+import logging
 import os
 import os.path as osp
 import re
+from collections import Counter
 from typing import (Collection, Dict, Iterable, List, NamedTuple, Optional,
                     Sequence, Tuple, Union)
 
 import numpy as np
+from mmengine.logging import print_log
 
 from ..errors import Refusal
 from .verdicts import WRONG, is_review, open_text, read_review
@@ -35,14 +38,8 @@ class Entry(NamedTuple):
 def names_of(paths: Paths, numbers: Iterable[int]) -> List[str]:
     """Return the names of images in text lists and reviews: their paths, or
     their numbers if the paths don't distinguish the images."""
-    return [*map(str, paths if _whole(paths) else numbers)]
-
-
-def _whole(paths: Paths) -> List[_Parts]:
-    """Return the parts of the path of each image, or an empty list if an image
-    has no path of its own."""
-    whole = [parts_of(path) for path in paths if isinstance(path, str)]
-    return whole if len({*whole} - {()}) == len(paths) else []
+    distinct = {parts_of(path or '') for path in paths} - {()}
+    return [*map(str, paths if len(distinct) == len(paths) else numbers)]
 
 
 def find_images(images: Images,
@@ -134,27 +131,59 @@ def _read(path: Union[str, os.PathLike], option: str) -> List[Entry]:
 def _find(names: List[str], paths: Paths) -> Dict[str, int]:
     """Return the number of each named image that is found. A name is compared
     with the end of each path: with as many parts as distinguish all paths, and
-    with the folder of the file if the name has one."""
-    whole = _whole(paths) if names else []
-    if not whole:
-        return {str(number): number for number in range(len(paths))}
-    length = parts_that_differ(whole)
-    by_end = {parts[-length:]: number for number, parts in enumerate(whole)}
-    by_stem = {
-        (*end[:-1], osp.splitext(end[-1])[0]): number
-        for end, number in by_end.items()
+    with the folder of the file if the name has one. Numbers name images only
+    if the paths don't distinguish all images."""
+    if not names:
+        return {}
+    whole = [parts_of(path or '') for path in paths]
+    counts = Counter(whole)
+    length = parts_that_differ(counts)
+    ends = {
+        number: parts[-length:]
+        for number, parts in enumerate(whole) if parts and counts[parts] == 1
     }
-    if len(by_stem) == len(by_end):
+    by_end = {end: number for number, end in ends.items()}
+    stems = [_stem(parts[-length:]) for parts in counts if parts]
+    if len({*stems}) == len(stems):
+        by_stem = {_stem(end): number for end, number in by_end.items()}
         by_end = {**by_stem, **by_end}
-    found = {}
+    found, others = {}, []
     for name in names:
+        if _NUMBER.fullmatch(name):
+            # A number may be meant to count images, not as a name.
+            if len(ends) < len(paths) and int(name) < len(paths):
+                found[name] = int(name)
+            continue
         parts = parts_of(name)
         number = by_end.get(parts[-length:], -1)
-        # A number may be meant to count images rather than as a name.
-        if (number >= 0 and parts[-2:-1] in ((), whole[number][-2:-1])
-                and not _NUMBER.fullmatch(name)):
-            found[name] = number
+        path = whole[number] if number >= 0 else ()
+        common = min(len(parts), len(path))
+        if common == 0 or common > 1 and parts[-2] != path[-2]:
+            continue
+        found[name] = number
+        if parts[-common:] != path[-common:] and (_stem(parts[-common:])
+                                                  != _stem(path[-common:])):
+            others.append((name, paths[number]))
+    if others:
+        _warn_of_folders(others)
     return found
+
+
+def _stem(parts: _Parts) -> _Parts:
+    """Return the parts of a path without the suffix of the file."""
+    return *parts[:-1], osp.splitext(parts[-1])[0]
+
+
+def _warn_of_folders(others: List[tuple]) -> None:
+    """Warn of images that may be other images with the same names."""
+    name, path = others[0]
+    text = (f'InfoBatch: {len(others)} images of the list were found in other '
+            f'folders, such as {path} for {name}. If the list is of another '
+            'dataset or split, these are other images.')
+    # File names may not be valid UTF-8.
+    print_log(
+        text.encode(errors='backslashreplace').decode(), 'current',
+        logging.WARNING)
 
 
 def _error(text: str) -> Refusal:
@@ -167,7 +196,8 @@ def _error(text: str) -> Refusal:
 def parts_of(path: str) -> _Parts:
     """Return the names of a path, from its first folder to its file."""
     # Windows has its own separator.
-    return tuple(filter(None, path.replace('\\', '/').split('/')))
+    names = path.replace('\\', '/').split('/')
+    return tuple(name for name in names if name not in ('', '.'))
 
 
 def parts_that_differ(paths: Collection[_Parts]) -> int:

@@ -141,7 +141,7 @@ class EpochPlan:
         rows = np.arange(kept)
         if not self.is_shuffled:
             rows = np.sort(rng.permutation(len(self))[:kept])
-        scale = len(self) / kept if self.mean_weight != 1 else 1.
+        scale = len(self) / kept if round(self.mean_weight, 6) != 1 else 1.
         plan = self._at(rows)
         counts = np.bincount(
             plan.tier_of_slot, minlength=len(self.tiers) + 1)[1:]

@@ -37,7 +37,10 @@ class Figure(NamedTuple):
 def environment_of(folder: str = '') -> jinja2.Environment:
     """Return what renders templates in a folder, and those of a report."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([folder, osp.dirname(__file__)]),
+        # Nothing is loaded from the current folder, which '' would stand for.
+        loader=jinja2.FileSystemLoader(
+            [*filter(None, [folder]),
+             osp.dirname(__file__)]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mmib.errors import Refusal
+from mmib.labels import lists
 from mmib.labels.lists import find_images
 
 # As datasets have them.
@@ -162,3 +163,30 @@ def test_what_is_no_list(listed, lines, paths, match):
 def test_errors_name_the_entry(images, paths, match):
     with pytest.raises(Refusal, match=match):
         find(images, paths)
+
+
+@pytest.mark.parametrize('name, warns', [
+    ('cat/1.jpg', False),
+    ('./cat/1', False),
+    ('data/cat/1.jpg', False),
+    ('/home/somebody/data/cat/1.jpg', False),
+    ('val/cat/1.jpg', True),
+    ('/elsewhere/cat/1', True),
+])
+def test_images_in_other_folders(monkeypatch, name, warns):
+    """They may be those of another split with the same names."""
+    said = []
+    monkeypatch.setattr(lists, 'print_log', lambda text, *_: said.append(text))
+    assert find([name, PATHS[1]]) == [0, 1]
+    assert len(said) == warns
+    if warns:
+        assert f'in other folders, such as {PATHS[0]} for {name}.' in said[0]
+
+
+def test_names_beside_images_without_one(listed):
+    """Images that share a path, or have none, have numbers alone."""
+    paths = ['a/1x.jpg', 'a/1x.jpg', 'a/2x.jpg', None]
+    assert listed('2x.jpg', '0', paths=paths) == [2, 0]
+    with pytest.raises(Refusal, match='`1x.jpg`, is not an image'):
+        listed('1x.jpg', paths=paths)
+    assert find(['./1.jpg', '/data/2.jpg'], ['1.jpg', '2.jpg']) == [0, 1]

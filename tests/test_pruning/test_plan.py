@@ -204,6 +204,13 @@ def test_a_tail_leaves_the_weights_of_a_hard_selection():
     assert len(drawn) == SIZE - 3 and (drawn.weights == 1).all()
 
 
+def test_a_tail_leaves_weights_that_were_divided_by_their_mean():
+    weights = np.random.default_rng(0).random(SIZE, np.float32) + 1
+    plan = plan_of(weights=weights / weights.mean(), is_shuffled=True)
+    cut = plan.without_tail(3, np.random.default_rng(0))
+    assert (cut.weights == plan.weights[:-3]).all()
+
+
 @pytest.mark.parametrize('thresholds, ratios', [
     ([0.3, 0.7], [0.5]),
     ([0.3], [0.5, 0.5]),

@@ -1,13 +1,15 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The row of figures on top of a report."""
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmib.report.page import quality_gain, summary
+from mmib.report import page
+from mmib.report.page import environment_of, quality_gain, summary
 from mmib.report.read import read_run
 from mmib.worth import VarianceRatio
 
@@ -156,3 +158,12 @@ def test_a_choice_gives_back_what_its_steps_would(value, low, high, slope,
     # The interval of a mean V may reach below 0.
     assert quality_gain(ratio._replace(low=-0.1), 1., 1.) is None
     assert np.isfinite(quality_gain(ratio._replace(low=-0.1), -9., 1.)).all()
+
+
+def test_no_template_comes_from_the_current_folder(tmp_path, monkeypatch):
+    """A template is code."""
+    monkeypatch.chdir(tmp_path)
+    for name in ('run.html', 'shell.html'):
+        (tmp_path / name).write_text('mine', 'utf-8')
+        template = environment_of().get_template(name)
+        assert Path(template.filename).parent == Path(page.__file__).parent

@@ -137,7 +137,7 @@ class Audit:
 
     def _note_cut(self, begin, left, cut):
         # The mean weight of a plan stays 1.
-        if not self.run.normalize:
+        if cut and not self.run.normalize:
             self._scales.append((begin, left / (left - cut)))
 
     @property
@@ -236,15 +236,16 @@ class _Loader:
 
     def __iter__(self):
         audit, run = self._audit, self._audit.run
-        plans, end = run.plans, run.ledger.end
-        before = plans.newest
+        plans, before = run.plans, run.plans.newest
         position = None
         for slots, batch in self._loader:
             if position is None:
                 begin = int(slots.numbers[0]) - run.rank
-                cut = end - run.ledger.end
-                if cut > 0 and before.first_slot == plans.newest.first_slot:
-                    audit._note_cut(begin, end - begin, cut)
+                # Slots that were repeated for two ranks may go first.
+                if before and before.first_slot == plans.newest.first_slot:
+                    own = before.first_slot + before.kept - begin
+                    cut = before.kept - plans.newest.kept
+                    audit._note_cut(begin, own, cut)
             begin = int(slots.numbers[0]) - run.rank
             assert slots.annealing == audit._plan_at(begin).annealing
             position = int(slots.numbers[-1]) - run.rank + run.world_size
