@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What a command says of a run that is made from another one: what it
-saves, then what that costs, then what changes."""
+"""The answer of a command about a converted run: what the run saves, what that
+costs, and what changes."""
 import re
 import shlex
 from argparse import Namespace
@@ -19,22 +19,22 @@ from .files import ABSENT, changes, number, table
 
 _COST = ('Fewer iterations cost quality, whichever images are left out: '
          'docs/results.md has figures.')
-# Fields that every conversion changes in the same way.
+# Fields that every conversion changes.
 _ALWAYS = re.compile(r'custom_imports\..*|train_dataloader\.sampler\.type|'
                      r'custom_hooks\.\d+\.type')
-# These choose other images, for the control too.
+# Options that choose images, for the control too.
 _LISTS = ('subset', 'without', 'relabel', 'repaired')
 
 
 class Answer(NamedTuple):
-    """What is said of a run.
+    """An answer about a run.
 
     Args:
-        saves (str): What it saves, a sentence.
+        saves (str): A sentence on what the run saves.
         costs (list[str]): What that costs, and the control to run.
         rows (list[tuple]): Name of each field that changes, and its values.
-        details (list[str]): Sentences on when and how much it prunes.
-        figures (dict): The same in numbers, for a program.
+        details (list[str]): Sentences on when and how much the run prunes.
+        figures (dict): The same as numbers, for a program.
     """
 
     saves: str
@@ -44,8 +44,8 @@ class Answer(NamedTuple):
     figures: Dict[str, Any]
 
     def text(self, verbose: bool = False) -> str:
-        """Return the answer as it is printed, of all rows or those that other
-        conversions don't have."""
+        """Return the answer as it is printed, with all rows or without those
+        that every conversion has."""
         shown = [
             row for row in self.rows
             if verbose or not _ALWAYS.fullmatch(row[0])
@@ -64,14 +64,15 @@ def answer(before: Config,
            *slots: int,
            data: str = '',
            advises: bool = False) -> Answer:
-    """Say what becomes of a run.
+    """Return the answer about a run.
 
     Args:
-        before (Config): The config before conversion, or the same.
+        before (Config): The config before the conversion. The same object as
+            ``after`` if nothing was converted.
         after (Config): The config of the run.
         args (Namespace): Arguments of the command.
-        *slots: Images of a pass, GPUs, and repeats of an image, where the data
-            were read, as for :func:`forecast_of`.
+        *slots: Images of a pass, GPUs, and repeats of an image, as for
+            :func:`forecast_of`. Nothing if the data weren't read.
         data (str): A sentence on the data. Defaults to ''.
         advises (bool): Whether to name the command that reads the data.
             Defaults to False.
@@ -79,7 +80,7 @@ def answer(before: Config,
     rows = changes(before, after)
     options = getattr(args, 'cfg_options', ())
     if any(name.startswith('train_cfg') for name in options):
-        # Who asks for a length doesn't save what it is less than another one.
+        # A length that the user asks for isn't a saving.
         before = after
     (unit, full_length), (_, length) = length_of(before), length_of(after)
     figures: Dict[str, Any] = dict(
@@ -134,7 +135,7 @@ def answer(before: Config,
 
 def _remarks(before: Config, after: Config, share: Optional[float],
              knows_images: bool, advises: bool) -> Iterator[str]:
-    """What a forecast leaves out, and warnings, of a run that prunes."""
+    """Yield what the forecast leaves out, and warnings."""
     unit, length = length_of(after)
     if unit == 'iteration' and not knows_images and share is not None:
         yield ('These figures leave out that the first pass is full.' +
@@ -153,7 +154,7 @@ def _remarks(before: Config, after: Config, share: Optional[float],
 
 
 def _expected(iters: float, full: float, unit: str, knows_images: bool) -> str:
-    """What is saved of the iterations of a baseline with as many passes."""
+    """Return what is saved, compared with a baseline of as many passes."""
     if full - iters < 0.5 * knows_images or iters == full:
         return ''
     if not knows_images:
@@ -166,7 +167,7 @@ def _expected(iters: float, full: float, unit: str, knows_images: bool) -> str:
 
 def _control(args: Namespace, hook: InfoBatchHook,
              ratio: Optional[float]) -> str:
-    """The command that trains the control."""
+    """Return the command that trains the control."""
     own = vars(args)
     is_baseline = own.get('infobatch', 'out' in own)
     words = ['mmib', 'train', args.config if is_baseline else 'BASELINE']

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Configs that are made from others: written as files, named, compared."""
+"""Converted configs: how they are written, named and compared."""
 import os
 import os.path as osp
 import re
@@ -25,8 +25,8 @@ _BATCH_SIZE_IN_NAME = re.compile(r'_\d+xb\d+[^_]*')
 
 
 def find_config(path: str) -> str:
-    """Find a config by its path or name (:func:`resolve_config`), and check
-    that the file and its bases are there, which may have such names too."""
+    """Return the path of a config, given its path or name
+    (:func:`resolve_config`). Refuse a config if a file of it is missing."""
     allow_scoped_bases()
     package, scoped, _ = path.partition('::')
     if scoped and package not in PACKAGES:
@@ -50,7 +50,7 @@ def find_config(path: str) -> str:
 
 
 def check_checkpoint(path: Optional[str], named: str) -> None:
-    """Refuse a file with weights that isn't there.
+    """Refuse a missing file of weights.
 
     Args:
         path (str, optional): The file, or an address, which isn't checked.
@@ -61,14 +61,14 @@ def check_checkpoint(path: Optional[str], named: str) -> None:
 
 
 def read(path: str) -> Config:
-    """Read a config, whose parts must have the form that MMEngine wants."""
+    """Read a config, and refuse parts that MMEngine can't take."""
     check_parts(Config.fromfile(path, import_custom_modules=False))
     return Config.fromfile(path)
 
 
 def base_expression(path: str, folder: str) -> str:
-    """``_base_`` for a config in a folder, which works on other machines too.
-    """
+    """Return the ``_base_`` for a config in a folder. It works on other
+    machines too."""
     real = Path(path).resolve()
     for package in filter(find_spec, PACKAGES):
         configs = Path(installed_configs(package)).resolve()
@@ -86,8 +86,8 @@ def base_expression(path: str, folder: str) -> str:
 
 
 def needs_mmib(path: str) -> bool:
-    """Return whether a config, or one that it inherits, inherits another one
-    by a name such as ``mmseg::...`` that MMEngine alone doesn't find."""
+    """Return whether a config inherits another config, maybe indirectly, by a
+    name such as ``mmseg::...`` that MMEngine alone doesn't find."""
     return any('::' in name and not _found_by_mmengine(name)
                for name, _ in bases_of(path))
 
@@ -101,8 +101,8 @@ def _found_by_mmengine(name: str) -> bool:
 
 
 def write_child(path: str, before: Config, after: Config, out: str) -> None:
-    """Write a changed config as a child of the original one, which lies at
-    ``path``; in full where a child wouldn't load.
+    """Write a changed config as a child of the original config at ``path``, or
+    in full if a child wouldn't load.
 
     The library's own script finds a base ``mmib::`` nowhere, and ``mmseg::``
     on OpenMMLab's stack alone. So on OneDL's stack a config with such a base
@@ -128,16 +128,16 @@ def write_child(path: str, before: Config, after: Config, out: str) -> None:
 
 
 def loadable(text: str) -> str:
-    """The ``pretty_text`` of a config as it can be loaded. MMEngine writes
-    infinite numbers as ``inf``, which it doesn't know when it reads them."""
+    """Return the ``pretty_text`` of a config in a form that can be loaded.
+    MMEngine writes infinite numbers as ``inf``, which it can't read."""
     if re.search(r'\b(inf|nan)\b', text) is None:
         return text
     return f'from math import inf, nan\n{text}\ndel inf, nan\n'
 
 
 def changes(before: Config, after: Config) -> List[Tuple[str, Any, Any]]:
-    """Dotted name of each field that differs between two configs, and its
-    value in both, :data:`ABSENT` where there is none."""
+    """Return the dotted name of each field that differs between two configs,
+    and its value in both, or :data:`ABSENT`."""
     old, new = dict(_fields(before.to_dict())), dict(_fields(after.to_dict()))
     rows = [(name, old.get(name, ABSENT), new.get(name, ABSENT))
             for name in dict.fromkeys([*old, *new])]
@@ -145,9 +145,9 @@ def changes(before: Config, after: Config) -> List[Tuple[str, Any, Any]]:
 
 
 def child(before: dict, after: dict) -> dict:
-    """The smallest nested dict that turns a config into one that inherits it,
-    and has all its top-level keys. Lists are whole, as MMEngine replaces them,
-    and dicts that lose a key have ``_delete_=True``."""
+    """Return the smallest nested dict with which a child changes a config.
+    Lists are whole, because MMEngine replaces lists, and dicts that lose a key
+    have ``_delete_=True``."""
     difference = {}
     for key, value in after.items():
         old = before.get(key)
@@ -163,13 +163,12 @@ def child(before: dict, after: dict) -> dict:
 
 
 def converted_name(path: str, before: Config, after: Config) -> str:
-    """Name a converted config in the way of the libraries, such as
-    ``upernet_r50_4xb4-48k-infobatch_ade20k-512x512``, and without "-infobatch"
-    where the config is only shorter. A config that scores and doesn't prune
-    ends in "-score".
+    """Return the name of a converted config in the style of the libraries,
+    such as ``upernet_r50_4xb4-48k-infobatch_ade20k-512x512``. A config that is
+    only shorter lacks "-infobatch", and one that only scores has "-score".
 
-    Where the name of the original config has no length, a length that changes
-    is appended, for epochs to the batch size in the name.
+    If the name of the original config has no length, a length that changes is
+    appended; by epochs, after the batch size in the name.
     """
     name = osp.splitext(osp.basename(path))[0]
     (unit, old), (_, new) = length_of(before), length_of(after)
@@ -204,7 +203,7 @@ def converted_name(path: str, before: Config, after: Config) -> str:
 
 
 def table(rows: List[Tuple]) -> str:
-    """Lay out rows in columns."""
+    """Return rows as text in aligned columns."""
     widths = [max(len(str(cell)) for cell in column) for column in zip(*rows)]
     line = '  '.join(f'{{!s:{width}}}' for width in widths)
     return '\n'.join(line.format(*row).rstrip() for row in rows)
@@ -226,5 +225,5 @@ def _fields(node: Any, name: str = '') -> Iterator[Tuple[str, Any]]:
 
 
 def number(value: float) -> str:
-    """Write a large number with commas."""
+    """Return a number as text, with commas if it is large."""
     return f'{value:,.0f}' if value >= 10000 else f'{value:.0f}'

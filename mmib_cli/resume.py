@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Go on with a run, and not with another one."""
+"""Resume a run, and refuse to resume another one."""
 import argparse
 import os.path as osp
 import shlex
@@ -21,8 +21,8 @@ CHECKSUM = 'listed_images'
 
 
 def last_checkpoint(work_dir: str) -> Optional[str]:
-    """Find the checkpoint in a work folder from which MMEngine goes on. None
-    if there is none yet.
+    """Return the checkpoint that MMEngine resumes from in a work folder, or
+    None if there is none yet.
 
     Raises:
         Refusal: If the file is gone.
@@ -36,7 +36,8 @@ def last_checkpoint(work_dir: str) -> Optional[str]:
 
 
 def how_to_go_on(args: List[str], work_dir: str) -> str:
-    """Say what to do after a stop of ``mmib train`` with these arguments."""
+    """Return what to do after ``mmib train`` was stopped with these arguments.
+    """
     if last_checkpoint(work_dir) is None:
         return f'There is no checkpoint in {work_dir} yet to go on from.'
     resume = [] if '--resume' in args else ['--resume']
@@ -97,7 +98,7 @@ def check_work_dir(cfg: Config, given: argparse.Namespace,
 
 
 def _config_in(path: Optional[str]) -> Config:
-    """The config in a checkpoint, empty where there is none."""
+    """Return the config in a checkpoint, or an empty config."""
     if path is None or not osp.isfile(path):
         return Config()
     # The tensors stay in the file.
@@ -108,8 +109,8 @@ def _config_in(path: Optional[str]) -> Config:
 
 
 def differences(before: Config, after: Config, options: dict) -> Iterator[str]:
-    """What makes another run of the one before. A length in the options
-    is meant."""
+    """Yield what differs from the run before. A length in the options is
+    intended."""
     if infobatch_hooks(before) and not infobatch_hooks(after):
         yield ('it has InfoBatchHook, and this one has none (add --infobatch, '
                'or --score)')

@@ -65,7 +65,7 @@ def _script(library: str, name: str) -> str:
 
 
 def options_of(library: str, name: str) -> Set[str]:
-    """The options that stand in a script of a library."""
+    """Return the options of a script of a library."""
     with open(_script(library, name), encoding='utf-8') as file:
         return {*re.findall(r"'(--[\w-]+)'", file.read())}
 
@@ -73,8 +73,8 @@ def options_of(library: str, name: str) -> Set[str]:
 def check_options(parsed: argparse.Namespace,
                   known: Set[str],
                   owner: str = '') -> None:
-    """Stop at an option for a script that the script doesn't have: it would
-    stop too, and show only its own options."""
+    """Refuse an option that the script of the library doesn't have. The script
+    would refuse the option too, and list only its own options."""
     for arg in parsed.script_args:
         option = arg.partition('=')[0]
         if option.startswith('-') and option not in known:
@@ -84,8 +84,8 @@ def check_options(parsed: argparse.Namespace,
 
 
 def library_of(cfg: Config) -> str:
-    """The library whose script trains a config: the one of its
-    ``default_scope``, or any that is installed where the config names none."""
+    """Return the library whose script trains a config: the library of its
+    ``default_scope``, or else any library that is installed."""
     scope = cfg.get('default_scope')
     if scope in LIBRARIES:
         return scope

@@ -30,7 +30,7 @@ from .scripts import run_script
 
 def prepare(folder: str, parsed: argparse.Namespace,
             path: str) -> Tuple[str, List[str]]:
-    """Make the config to train, and print what differs.
+    """Write the config to train, and print what changes.
 
     Args:
         folder (str): Folder for the config to train.
@@ -131,7 +131,7 @@ def check_labels(cfg: Config) -> None:
 
 
 def change_of(ours: argparse.Namespace) -> Optional[Callable]:
-    """What makes the config to train from CONFIG, None where it stays."""
+    """Return the function that converts CONFIG, or None if CONFIG stays."""
     if ours.infobatch + ours.shorten + ours.score > 1:
         raise Refusal('--infobatch prunes, --shorten trains its control, '
                       'and --score the baseline: give one of them.')
