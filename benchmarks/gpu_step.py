@@ -20,7 +20,7 @@ from mmengine.registry import DATASETS
 from mmengine.structures import PixelData
 
 import mmib
-from mmib.openmmlab.config.zoo import resolve_config
+from mmib_cli.zoo import resolve_config
 
 from .quality.run import append_result, read_results
 from .quality.train import environment

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import mmib  # noqa: F401
-from mmib.openmmlab.config.zoo import resolve_config
+from mmib_cli.zoo import resolve_config
 from tools.make_demo_data import make_demo_data
 
 DEMO = 'mmib::upernet/upernet_r18_1xb8-300-infobatch_demo-64x64'

@@ -26,7 +26,7 @@ from mmengine.registry import LOOPS
 from mmengine.runner import IterBasedTrainLoop, Runner
 
 import mmib
-from mmib.openmmlab.config.zoo import allow_scoped_bases, resolve_config
+from mmib_cli.zoo import allow_scoped_bases, resolve_config
 
 
 @LOOPS.register_module()

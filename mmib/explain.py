@@ -96,12 +96,9 @@ def explain(index: int, image: int, record: PlanRecord, pass_length: int,
         image (int): Number of the image, which its repeats share.
         record (PlanRecord): The plan.
         pass_length (int): Slots of a full pass.
-        scores (array, optional): :attr:`Memory.scores
-            <mmib.planner.Memory.scores>` of the plan, or None.
-        kept (array, optional): :attr:`Memory.kept
-            <mmib.planner.Memory.kept>` of the plan, or None.
-        tables (Mapping[str, array]): ``last_visit``, ``visits`` and ``pruned``
-            of each image, see :class:`~mmib.visits.Tables`.
+        scores (array, optional): See :class:`~mmib.planner.Memory`.
+        kept (array, optional): See :class:`~mmib.planner.Memory`.
+        tables (Mapping[str, array]): See :class:`~mmib.visits.Tables`.
     """
     # A user's policy may draw as many slots as a pass has, with images twice.
     is_full = record.kept == pass_length and kept is None

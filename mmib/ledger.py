@@ -42,12 +42,8 @@ class Ledger:
         return self.first + len(self._columns.indices)
 
     def deal(self, plan: EpochPlan, mean_weight: float) -> None:
-        """Append the slots of a plan.
-
-        Args:
-            plan (EpochPlan): The plan, which annealing may have cut short.
-            mean_weight (float): Mean weight of the whole plan.
-        """
+        """Append the slots of a plan. The mean weight is that of the whole
+        plan, which annealing may have cut short."""
         means = np.full(len(plan), mean_weight, np.float32)
         self._columns = self._columns.followed_by(
             Columns(plan.indices, plan.weights, plan.tier_of_slot, means))
@@ -62,12 +58,8 @@ class Ledger:
             self._columns = self._columns.followed_by(self.rest().at(rows))
 
     def thin_rest(self, rows: np.ndarray, scale: float) -> None:
-        """Drop slots of the rest, and multiply the weights of the others.
-
-        Args:
-            rows (np.ndarray): Which slots of the rest to keep, increasing.
-            scale (float): The factor of their weights.
-        """
+        """Keep only some slots of the rest, by their increasing places in the
+        rest, and multiply their weights by a factor."""
         kept, factor = self.rest().at(rows), np.float32(scale)
         self.token = object()
         self._columns = self._columns.at(

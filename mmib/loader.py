@@ -128,9 +128,6 @@ class Dealer:
             batch_size (int): Samples of a batch on this rank.
             drop_last (bool): Whether to leave out samples that fill no batch.
             num_prefetched (int): Batches that workers load in advance.
-
-        Returns:
-            Cursor: The progress of the iterator.
         """
         self.fix_ranks()
         run, before = self._run, self._cursor

@@ -95,8 +95,7 @@ class PlanRecord(NamedTuple):
 
 
 def without_nan(ratio: Optional[VarianceRatio]) -> Optional[list]:
-    """Return a ratio as a list in which None stands for NaN, which JSON
-    lacks."""
+    """Return a ratio as a list with None for NaN, which JSON lacks."""
     if ratio is None or not math.isfinite(ratio.value):
         return None
     return [value if math.isfinite(value) else None for value in ratio]

@@ -50,15 +50,8 @@ class OpenPlans:
         self._records[-1] = record
 
     def advance(self, before: int, position: int) -> List[PlanRecord]:
-        """Close the plans that are over.
-
-        Args:
-            before (int): The position until now.
-            position (int): The position from now on.
-
-        Returns:
-            list[PlanRecord]: The plans that have begun in between.
-        """
+        """Close the plans that are over where the position moves on. Return
+        the plans that have begun with it."""
         records = self._records
         begun = [
             record for record in records
@@ -90,12 +83,7 @@ class OpenPlans:
 
     def saved_iters(self, position: int, iteration: int) -> float:
         """Return the iterations saved until a position in the plan in
-        training, compared with the baseline.
-
-        Args:
-            position (int): The position.
-            iteration (int): Iterations of the run until then.
-        """
+        training, before which the run has made some iterations."""
         if self.current is None:
             return 0.
         return self.current.saved_iters + self._schedule.iters_saved_since(
@@ -103,14 +91,9 @@ class OpenPlans:
 
     def recount(self, position: int, iteration: int,
                 saved_iters: float) -> None:
-        """Correct the iterations in all records after the schedule has begun
-        to count them in another way.
-
-        Args:
-            position (int): The position.
-            iteration (int): Iterations of the run until then.
-            saved_iters (float): Iterations saved until then.
-        """
+        """Correct all records after the schedule has begun to count iterations
+        in another way, given the iterations that were made and saved until a
+        position."""
         if not self._records:
             return
         current, *later = self._records

@@ -199,15 +199,9 @@ class Run:
         return self._passes.next(self.schedule.pass_length, limit)
 
     def prepare_rest(self, step: StepSize) -> None:
-        """Prepare the rest of the open plan for the steps of this run.
-
-        Slots are left out if the last step would be too small, and repeated
-        until all ranks have equally many. A plan was drawn so that its last
-        step isn't too small. The rest of a plan may be dealt in steps of
-        another size, such as after a resume.
-
-        Args:
-            step (StepSize): The steps.
+        """Prepare the rest of the open plan for the steps of this run. Slots
+        are left out if the last step would be too small, as after a resume in
+        steps of another size, and repeated until all ranks have equally many.
         """
         newest, begin = self.plans.newest, self.ledger.position
         if newest is not None:
@@ -233,12 +227,7 @@ class Run:
                 '`drop_last`, or let the policy keep more images.')
 
     def _cut_rest(self, tail: int, record: PlanRecord) -> None:
-        """Leave out random slots of the rest.
-
-        Args:
-            tail (int): How many slots to leave out.
-            record (PlanRecord): The plan that the rest belongs to.
-        """
+        """Leave out ``tail`` random slots of the rest of a plan."""
         indices = self.ledger.rest().indices
         size, kept = len(indices), len(indices) - tail
         rows = np.sort(self._rng.permutation(size)[:kept])
@@ -270,15 +259,8 @@ class Run:
     # Progress ----------------------------------------------------------------
 
     def advance(self, position: int) -> List[PlanRecord]:
-        """Move the position forward.
-
-        Args:
-            position (int): The end of the newest batch that was trained on.
-
-        Returns:
-            list[PlanRecord]: The plans that have begun since the position
-            before.
-        """
+        """Move the position to the end of the newest batch that was trained
+        on. Return the plans that have begun with this batch."""
         before = self.ledger.position
         if position <= before:
             return []
@@ -318,15 +300,9 @@ class Run:
         return 1. if share is None else share
 
     def explain(self, index: int) -> Optional[Explanation]:
-        """Explain why the newest plan keeps or leaves out an image. Call this
-        method on all ranks.
-
-        Args:
-            index (int): Dataset index of the image.
-
-        Returns:
-            Explanation, optional: None before the first plan.
-        """
+        """Explain why the newest plan keeps or leaves out the image of an
+        index, or return None before the first plan. Call this method on all
+        ranks."""
         self.merge()
         newest = self.plans.newest
         if newest is None:
@@ -378,13 +354,8 @@ class Run:
         del self._steps[:-1]
 
     def _look_for_norms(self, merged: Merged, decides: bool) -> None:
-        """Find out whether losses must stand in for norms, and warn if so.
-
-        Args:
-            merged (Merged): Visits of all ranks.
-            decides (bool): Whether to conclude that norms can't be seen if
-                none is known by now.
-        """
+        """Find out whether losses must stand in for norms, and warn if so:
+        norms can't be seen if none is known where this ``decides``."""
         if not np.isnan(merged.norms).all():
             self.lacks_norms = False
         elif decides and self.lacks_norms is None and len(merged.numbers):

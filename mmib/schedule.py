@@ -40,10 +40,6 @@ class StepSize(NamedTuple):
         """Return how many of ``kept`` slots to give up. The last step is then
         at least as large as the last step of a full pass: BatchNorm fails on a
         batch of one image. Plans of less than a step give up nothing.
-
-        Args:
-            kept (int): Slots of a plan that prunes, or of the rest of one.
-            pass_length (int): Slots of a full pass.
         """
         tail = kept % self.slots
         last_of_baseline = pass_length % self.slots or self.slots
@@ -216,13 +212,8 @@ class Schedule:
 
     def iters_saved_since(self, plan: PlanRecord, position: int,
                           iteration: int) -> float:
-        """Return the iterations saved since a plan began.
-
-        Args:
-            plan (PlanRecord): The plan.
-            position (int): A slot of the plan, or the slot after the plan.
-            iteration (int): Iterations of the run until this slot.
-        """
+        """Return the iterations saved since a plan began, until a position in
+        it before which the run has made some iterations."""
         if self.iters_per_epoch is not None:
             passed = plan.covered_until(position) - plan.covered
             return passed * self.iters_per_epoch - (iteration - plan.iter)
@@ -230,12 +221,8 @@ class Schedule:
         return (position - plan.first_slot) * left_out / self.slots_per_iter
 
     def progress(self, start: PlanStart, saved_iters: float) -> Progress:
-        """Return the progress that a policy gets when it draws a plan.
-
-        Args:
-            start (PlanStart): Where the plan begins.
-            saved_iters (float): Iterations saved before the plan.
-        """
+        """Return the progress that a policy gets when it draws a plan, before
+        which so many iterations were saved."""
         spent: float = start.slot - self._slot_zero
         if self.by_epoch:
             covered: float = start.epoch * self.pass_length
@@ -279,12 +266,8 @@ class Schedule:
         return self.length, full_iters, passes
 
     def start_afresh(self, position: int, unspent: float = 0.) -> None:
-        """Begin anew with scores of 1.
-
-        Args:
-            position (int): The position.
-            unspent (float): Slots that were pruned before. Defaults to 0.
-        """
+        """Begin anew, with scores of 1, at a position before which so many
+        slots were pruned."""
         self.fresh_from, self._unspent = position, unspent
 
     def state_dict(self) -> Dict[str, Any]:

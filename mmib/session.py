@@ -312,14 +312,19 @@ class Session:
             _warn(f'the run goes on, and {"; ".join(changes)}.')
 
 
+def _integer(value: Any) -> int:
+    """Return an integer, of numpy too, or -1 for another value."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return -1
+
+
 def _ranks_of(rank: Any, num_replicas: Any) -> Optional[Tuple[int, int]]:
     """Return the rank and the number of ranks that the user gave, if any."""
     if rank is None and num_replicas is None:
         return None
-    try:
-        own, size = operator.index(rank), operator.index(num_replicas)
-    except TypeError:
-        own, size = -1, 0
+    own, size = _integer(rank), _integer(num_replicas)
     if not 0 <= own < size:
         raise Refusal('`rank` of a Session is a number from 0 to '
                       f'`num_replicas` - 1, but got `rank={rank!r}` and '
@@ -362,28 +367,18 @@ def _length_of(dataset: Any) -> int:
 
 
 def _checked_epochs(epochs: Any) -> int:
-    try:
-        count = operator.index(epochs)
-    except TypeError:
-        count = 0
-    if count < 2:
+    if _integer(epochs) < 2:
         raise Refusal('`epochs` of a Session must be an integer of 2 or more, '
                       'because nothing can be pruned in the first pass, but '
                       f'got {epochs!r}.')
-    return count
+    return _integer(epochs)
 
 
 def _checked_seed(seed: Any) -> Optional[int]:
-    if seed is None:
-        return None
-    try:
-        number = operator.index(seed)
-    except TypeError:
-        number = -1
-    if not 0 <= number < 2**63:
+    if seed is not None and not 0 <= _integer(seed) < 2**63:
         raise Refusal('`seed` of a Session must be an integer from 0 to 2**63 '
                       f'- 1, but got {seed!r}.')
-    return number
+    return None if seed is None else _integer(seed)
 
 
 def _schedule_of(size: int, stream: bool, policy: Policy, epochs: int,

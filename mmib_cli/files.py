@@ -12,9 +12,9 @@ from mmengine.registry import HOOKS
 
 from mmib.errors import Refusal
 from mmib.openmmlab.config.parts import check_parts, infobatch_hooks, length_of
-from mmib.openmmlab.config.zoo import (PACKAGES, allow_scoped_bases, bases_of,
-                                       find_base_of_mmengine,
-                                       installed_configs, resolve_config)
+
+from .zoo import (PACKAGES, allow_scoped_bases, bases_of,
+                  find_base_of_mmengine, installed_configs, resolve_config)
 
 # What `changes` says of a field that a config doesn't have.
 ABSENT = '-'

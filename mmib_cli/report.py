@@ -10,6 +10,8 @@ from typing import Callable, Optional, Sequence
 
 from mmib.errors import Refusal
 
+from .zoo import allow_scoped_bases
+
 _NEEDED = ('jinja2', 'matplotlib', 'pandas')
 
 
@@ -34,6 +36,9 @@ def write_report(work_dir: str,
     from mmib.report.checkpoint import read_newest
     from mmib.report.page import render, write_text
     from mmib.report.read import read_run
+
+    # A config may inherit by a name such as mmseg::...
+    allow_scoped_bases()
     run = read_run(work_dir)
     others = [read_run(folder) for folder in compare]
     out = osp.join(work_dir, 'report.html') if out is None else out
@@ -58,6 +63,7 @@ def explain_image(work_dir: str, image: str) -> str:
     from mmib.plan_record import PlanRecord
     from mmib.report.checkpoint import read_newest
     from mmib.report.read import read_run
+    allow_scoped_bases()
     run = read_run(work_dir)
     checkpoint, notes = read_newest(work_dir, run.start)
     if checkpoint is None:

@@ -19,10 +19,10 @@ from torch import nn
 
 from mmib.errors import Refusal
 from mmib.openmmlab.config.parts import check_parts
-from mmib.openmmlab.config.zoo import LIBRARIES, mim_folder
 from mmib.openmmlab.runner.checks import check_stack
 
 from .files import find_config
+from .zoo import LIBRARIES, mim_folder
 
 Prepare = Callable[[argparse.Namespace, str], Tuple[str, List[str]]]
 

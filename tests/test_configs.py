@@ -11,8 +11,8 @@ import pytest
 from mmengine.config import Config
 
 import mmib
-from mmib.openmmlab.config.zoo import resolve_config
 from mmib_cli.files import converted_name
+from mmib_cli.zoo import resolve_config
 from tests.system.small_training import write_images
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))

@@ -11,7 +11,7 @@ pytest.importorskip('mmpretrain.models', exc_type=ImportError)
 from mmengine.config import Config  # noqa: E402
 
 import mmib  # noqa: E402
-from mmib.openmmlab.config.zoo import resolve_config  # noqa: E402
+from mmib_cli.zoo import resolve_config  # noqa: E402
 
 from .test_configs import ROOT, check_batch_size  # noqa: E402
 

@@ -336,6 +336,17 @@ def test_a_checkpoint_that_counts_an_iteration_too_many():
     assert {weight for _, weight in rest.slots[2 * (51 - 21):]} == {1}
 
 
+def test_plans_drawn_ahead_are_counted_anew():
+    part = DrivenTraining(QuantileTiers(), 2, lookahead=9).train(30)
+    run = part.resumed_by(DrivenTraining(QuantileTiers(), 3, 9), 31).run
+    current, *later = run.plans
+    assert later and run.plans.current == current
+    for plan in later:
+        ahead = plan.first_slot - run.ledger.position
+        assert plan.iter == pytest.approx(31 + ahead / 3)
+    assert run.saved_iters() == pytest.approx(part.saved, abs=1e-9)
+
+
 @pytest.mark.parametrize('policy', [
     QuantileTiers(),
     QuantileTiers(rescale=False),

@@ -23,7 +23,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 from mmengine.config import Config, DictAction
 
-from mmib.openmmlab.config.zoo import allow_scoped_bases
+from mmib_cli.zoo import allow_scoped_bases
 
 from .arms import ARMS, load_arms, load_data_set, make_config, with_passes
 from .train import environment, train

@@ -39,13 +39,8 @@ class BatchContext:
         self.clear()
 
     def set_weights(self, relative_weights: Tensor, weights: Tensor) -> None:
-        """Set the weights of the next batch.
-
-        Args:
-            relative_weights (Tensor): Relative weight of each image, float32
-                of shape (B,).
-            weights (Tensor): Weight of each image, float32 of shape (B,).
-        """
+        """Set the relative weight and the weight of each image of the next
+        batch, float32 of shape (B,)."""
         self.clear()
         self.weights = self.row_weights = weights
         self.relative_weights = relative_weights

@@ -198,8 +198,7 @@ class InfoBatchHook(Hook):
         self._delivery = DeliveryCheck(loader.dataset, runner.logger.warning)
 
     def _resume(self, runner: Runner, state: Dict[str, Any]) -> None:
-        """Go on from the state of the checkpoint, or afresh if the state is of
-        another dataset."""
+        """Go on from a state, or afresh if it is of another dataset."""
         state = to_current(unsealed(state))
         reason = mismatch(state, self.run.state_dict(merge=False))
         if reason is None and (state.get('images_checksum')

@@ -8,15 +8,6 @@ from .plan import EpochPlan, prune
 from .policy import Policy, Progress, check_argument, check_ratio
 
 
-def check_quantiles(quantiles: Sequence[float]) -> None:
-    """Raise a Refusal unless quantiles increase in (0, 1]."""
-    edges = (0, *quantiles)
-    check_argument(
-        'quantiles', tuple(quantiles),
-        all(low < high for low, high in zip(edges, quantiles))
-        and quantiles[-1] <= 1, 'must increase and lie in (0, 1]')
-
-
 class MeanThreshold(Policy):
     """Prune a share of the images that score below the mean.
 
@@ -69,7 +60,10 @@ class QuantileTiers(Policy):
         check_argument('quantiles` and `ratios', (len(quantiles), len(ratios)),
                        0 < len(quantiles) == len(ratios),
                        'need one entry for each tier')
-        check_quantiles(quantiles)
+        check_argument(
+            'quantiles', tuple(quantiles),
+            all(np.diff(quantiles, prepend=0) > 0) and quantiles[-1] <= 1,
+            'must increase and lie in (0, 1]')
         for ratio in ratios:
             check_ratio(ratio, 'ratios')
         self.quantiles = tuple(quantiles)

@@ -16,7 +16,6 @@ from mmengine.config import Config
 
 from ..errors import Refusal
 from ..openmmlab.config.parts import infobatch_hooks
-from ..openmmlab.config.zoo import allow_scoped_bases
 from ..openmmlab.console.reporter import FILE_NAME
 from ..plan_record import PlanRecord, with_nan
 from ..worth import VarianceRatio
@@ -332,7 +331,6 @@ def _config_of(work_dir: str, starts: List[_Start],
     """The config of the last start, by the name that it was trained by, else
     the newest in the folder. If none can be read, an empty one, and notes get
     a sentence."""
-    allow_scoped_bases()
     paths = glob.glob(osp.join(glob.escape(work_dir), '*.py'))
     paths.sort(key=osp.getmtime, reverse=True)
     for start in starts[-1:]:

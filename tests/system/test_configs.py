@@ -5,9 +5,9 @@ import pytest
 from mmengine.config import Config
 
 from mmib import convert
-from mmib.openmmlab.config.zoo import (allow_scoped_bases, installed_configs,
-                                       resolve_config, zoo_names)
 from mmib_cli.files import read, write_child
+from mmib_cli.zoo import (allow_scoped_bases, installed_configs,
+                          resolve_config, zoo_names)
 
 SAMPLE = ('upernet/upernet_r50_4xb4-80k_ade20k-512x512.py',
           'vpd/vpd_sd_4xb8-25k_nyu-480x480.py',

@@ -16,8 +16,8 @@ from mmpretrain.registry import MODELS  # noqa: E402
 from mmib import convert  # noqa: E402
 from mmib.openmmlab import tasks  # noqa: E402
 from mmib.openmmlab.batch import BatchContext  # noqa: E402
-from mmib.openmmlab.config import zoo  # noqa: E402
 from mmib_cli import refusal  # noqa: E402
+from mmib_cli import zoo  # noqa: E402
 from mmib_cli.files import read, write_child  # noqa: E402
 
 from .test_configs import check_schedule  # noqa: E402

@@ -9,7 +9,7 @@ from mmengine.config import Config
 from mmengine.utils import is_installed
 
 import mmib
-from mmib.openmmlab.config.zoo import resolve_config
+from mmib_cli.zoo import resolve_config
 
 NAME = 'mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512'
 OF_MMIB = 'mmib::upernet/upernet_r18_1xb8-1k_camvid-144x192'

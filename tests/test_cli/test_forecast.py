@@ -9,7 +9,7 @@ import mmseg.datasets  # noqa: F401, as OneDL's prints something
 import pytest
 from mmengine.config import Config
 
-from mmib.openmmlab.config.zoo import allow_scoped_bases
+from mmib_cli.zoo import allow_scoped_bases
 
 from ..system.small_training import BASELINE, small_config, write_images
 

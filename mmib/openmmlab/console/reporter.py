@@ -28,19 +28,15 @@ RUN_KEY = 'infobatch/run'
 class Reporter:
     """Writes to the log and the visualizer of a run.
 
-    Each virtual epoch has a line of log. It also has scalars in the message
-    hub and in all backends of the visualizer except ``LocalVisBackend``:
-    ``infobatch/kept_share``, ``infobatch/threshold`` (0 where no score
-    decides), ``infobatch/mean_score`` and ``infobatch/saved_iters``. Once
-    plans were followed by visits, there are ``infobatch/variance_ratio`` (V of
-    :mod:`mmib.worth`) and ``infobatch/reliability`` (correlation of a score
-    with the next one of the same image).
+    Each logged plan has a line in the log, and scalars in the message hub and
+    in all backends of the visualizer except ``LocalVisBackend``. The file
+    ``docs/report.md`` describes both.
 
     ``infobatch.jsonl`` keeps the same for programs and for a report. Each line
     has a ``time`` in seconds. There is a line where a run begins or resumes
-    (``begins``), for each virtual epoch that has a line in the log (a
-    ``PlanRecord``), for the mean ``loss`` of some iterations, for the
-    ``metrics`` of a validation, and where the run ends (``ends``).
+    (``begins``), for each logged plan (a ``PlanRecord``), for the mean
+    ``loss`` of some iterations, for the ``metrics`` of a validation, and where
+    the run ends (``ends``).
 
     Args:
         runner (Runner): The runner.

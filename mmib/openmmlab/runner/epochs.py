@@ -13,10 +13,8 @@ from .compat import expect_iters
 
 class ScheduleSteps(ParamSchedulerHook):
     """MMEngine's ParamSchedulerHook, except that schedulers which step by
-    iteration make as many steps in an epoch as in the baseline.
-
-    If an epoch ends early, as with another batch size and ``drop_last``, the
-    next epoch makes the missing steps.
+    iteration make as many steps in an epoch as in the baseline. The next epoch
+    makes the steps that are missing where an epoch ends early.
 
     Args:
         run (Run): The run.
@@ -40,11 +38,8 @@ class ScheduleSteps(ParamSchedulerHook):
                 hooks[i], self.priority = self, hook.priority
 
     def begin_epoch(self, end: int) -> None:
-        """Begin an epoch, or the rest of one.
-
-        Args:
-            end (int): Number of the slot after the last step of the epoch.
-        """
+        """Begin an epoch, or the rest of one, whose last step ends before the
+        slot with this number."""
         self._end = end
         if self._num_steps is None:
             self._num_steps = self._run.epoch * self._steps_per_epoch
@@ -77,13 +72,7 @@ class ScheduleSteps(ParamSchedulerHook):
 
 def begin_epoch(runner: Runner, run: Run, steps: ScheduleSteps) -> None:
     """Draw the plan of the epoch that begins, or go on with the plan of a
-    checkpoint within the epoch.
-
-    Args:
-        runner (Runner): The runner.
-        run (Run): The run.
-        steps (ScheduleSteps): How far the schedulers are.
-    """
+    checkpoint within the epoch."""
     ledger, schedule = run.ledger, run.schedule
     loader = runner.train_dataloader
     step = StepSize(schedule.slots_per_iter, loader.drop_last)

@@ -15,10 +15,8 @@ Wrapped = Dict[str, List[InfoBatchLoss]]
 
 
 class HeadTable:
-    """The models and heads of a library that mmib supports.
-
-    The entry of a class applies to its subclasses too, unless a subclass
-    overrides one of ``methods``.
+    """The models and heads of a library that mmib supports. An entry applies
+    to subclasses too that override none of ``methods``.
 
     Args:
         module (str): Module with the functions ``register_head`` and

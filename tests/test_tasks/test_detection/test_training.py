@@ -11,7 +11,7 @@ from mmengine.runner import Runner
 from mmib import convert
 from mmib.errors import Refusal
 from mmib.openmmlab.batch import BatchContext
-from mmib.openmmlab.config.zoo import resolve_config
+from mmib_cli.zoo import resolve_config
 from tests.system import small_training
 from tests.system.operations import assert_few_more
 from tests.system.processes import run_ranks

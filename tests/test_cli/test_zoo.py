@@ -10,7 +10,7 @@ from mmengine.utils import is_installed
 import mmib
 from mmib import convert
 from mmib.errors import Refusal
-from mmib.openmmlab.config import zoo
+from mmib_cli import zoo
 from mmib_cli.files import base_expression, needs_mmib
 
 NAME = 'upernet/upernet_r50_4xb4-80k_ade20k-512x512'

@@ -8,7 +8,7 @@ from typing import Iterator, List, Optional, Tuple
 
 from mmengine.config import Config
 
-from ...errors import Refusal
+from mmib.errors import Refusal
 
 # The name of each library, and the packages that were tested with it.
 LIBRARIES = dict(
