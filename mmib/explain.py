@@ -22,9 +22,9 @@ class Explanation:
         kept (bool, optional): Whether the plan keeps the image. Annealing may
             begin before the image is dealt. None for plans in states of
             version 2, which lack this.
-        score (float): Score of the image when the plan was drawn.
-        tier (int, optional): Tier of the image, from 1. None where the policy
-            has no bands of scores.
+        score (float): Score of the image when scores were read for the plan.
+        tier (int, optional): Tier of the image, from 1. None if the plan has
+            no tiers, or several without edges.
         num_tiers (int): Number of tiers of the plan.
         lower (float, optional): Lower edge of the tier. None for the first
             tier.

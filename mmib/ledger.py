@@ -33,8 +33,8 @@ class Ledger:
         """int: Number of the first slot that the ledger keeps."""
         self._columns = Columns()
         self.token = object()
-        """object: Replaced where numbers are given to other slots than before,
-        so that :meth:`Session.weigh` refuses slots with the old numbers."""
+        """object: A new object whenever slots are renumbered, so that
+        :meth:`Session.weigh` refuses slots with the old numbers."""
 
     @property
     def end(self) -> int:

@@ -15,7 +15,7 @@ from .run import Run
 from .schedule import StepSize
 from .slots import Slots
 
-# How many batches consecutive iterators may deliver without any `weigh`.
+# Batches that iterators in a row deliver without any `weigh` before a refusal.
 _MOST_UNWEIGHED = 20
 # Arguments of DataLoader that plans take the place of.
 _OF_PLANS = ('shuffle', 'sampler', 'batch_sampler')
@@ -157,8 +157,8 @@ class Dealer:
                      f'{run.ledger.end - position} images that are left.')
         run.prepare_rest(step)
         position = run.ledger.position
-        # An iterator over a rest that fills no batch is empty. The loop may
-        # only have looked, so a second empty iterator ends the epoch.
+        # With `drop_last`, an iterator over a small rest is empty. The loop
+        # may only have looked, so a second empty iterator ends the epoch.
         is_repeated = before is not None and before.was_empty and (before.begin
                                                                    == position)
         self._cursor = Cursor(step, position, is_at_end or is_repeated)
@@ -265,9 +265,9 @@ class Dealer:
         the plan is given up if any slot of the plan was weighed, or if nothing
         of the plan could be delivered.
 
-        An iterator delivers nothing if the rest is smaller than a batch. The
-        first such iterator keeps the rest, because the loop may only have
-        looked, and a second one gives the rest up.
+        With ``drop_last``, an iterator over a rest smaller than a batch
+        delivers nothing. The first such iterator keeps the rest, because the
+        loop may only have looked, and a second one gives the rest up.
         """
         cursor.finish()
         self._is_in_use = True

@@ -23,7 +23,7 @@ class PlanRecord(NamedTuple):
         threshold (float): The score from which on every image is kept. 0 if
             nothing was pruned, or if the policy has no such threshold.
         mean_weight (float): Mean weight of the slots, rounded.
-        mean_score (float): Mean of all scores when the plan was drawn.
+        mean_score (float): Mean of all scores when they were last read.
         variance_ratio (VarianceRatio, optional): V of the visits between the
             previous read of the scores and this read. None where V is unknown.
         mean_ratio (VarianceRatio, optional): Mean V of the run until the plan.

@@ -22,7 +22,7 @@ class Memory(NamedTuple):
         kept (np.ndarray, optional): Whether the plan keeps each index, packed
             by :func:`np.packbits`, uint8. None for a full plan.
         mean_score (float): Mean of the scores. Defaults to 1.
-        read_at (int): First slot of the last plan that visits were merged for.
+        read_at (int): First slot of the last plan that scores were read for.
         logged_at (float): First slot of the last plan with a line in the log.
         mean_ratio (MeanRatio): V of the run until scores were last read.
     """
@@ -41,9 +41,9 @@ def reads_scores(schedule: Schedule, memory: Memory, start: PlanStart) -> bool:
 
     A plan that soon follows another one (:attr:`Schedule.min_gap`) would see
     few new scores. Such a plan is drawn from the same scores, without
-    waiting for the device, and has no line in the log. Visits are merged
-    before pruning begins, too, so that the log of visits doesn't grow over
-    many passes.
+    waiting for the device, and has no line in the log. Before pruning begins,
+    scores are read only to empty the log of visits, which would grow over many
+    passes.
     """
     if schedule.is_annealing(start):
         return False
@@ -83,7 +83,7 @@ def draw(
             False.
 
     Returns:
-        tuple[EpochPlan, optional, PlanRecord, Memory]: The plan, where None
+        tuple[Optional[EpochPlan], PlanRecord, Memory]: The plan, where None
         stands for the next full pass of the baseline; its record; and the
         memory for the next plan.
     """

@@ -92,7 +92,7 @@ class OpenPlans:
     def recount(self, position: int, iteration: int,
                 saved_iters: float) -> None:
         """Correct all records after the schedule has begun to count iterations
-        in another way, given the iterations that were made and saved until a
+        in another way, given the iterations that were made and saved at the
         position."""
         if not self._records:
             return

@@ -28,8 +28,8 @@ _LARGEST = np.iinfo(np.int32).max
 class Run:
     """One training with InfoBatch, from its first to its last step.
 
-    A run holds the parts and passes data between them. The sampler or the
-    loader calls :meth:`next_plan` when no slot is left. Each step adds its
+    A run holds the parts and passes data between them. The sampler or loader
+    calls :meth:`next_plan` when too few slots are left. Each step adds its
     visits to :attr:`log`. When a plan needs the scores, :meth:`merge` moves
     the visits from the log to :attr:`tables`.
 
@@ -57,8 +57,8 @@ class Run:
             exchange their positions and the slots that they trained on.
             Defaults to False.
         observers (Sequence[Callable]): Each is called as ``observe(record,
-            plan)`` with every plan, before its first slot is dealt. Defaults
-            to none.
+            plan)`` with every plan, before the plan is sorted and dealt.
+            Defaults to none.
     """
 
     def __init__(
@@ -324,7 +324,7 @@ class Run:
 
     def merge(self, decides_norms: bool = False) -> None:
         """Add the visits of all ranks to the tables, and forget old slots.
-        Without lockstep, call this method on all ranks.
+        Call this method on all ranks.
 
         Args:
             decides_norms (bool): Whether to conclude that norms can't be seen
@@ -370,10 +370,10 @@ class Run:
 
     @property
     def _oldest(self) -> int:
-        """int: The first slot whose loss may still be weighed. In lockstep,
-        this is the first slot of the newest batch. In a Session, this is the
-        first slot of the plan in training, because a loop may weigh older
-        batches, and ranks may have skipped different batches."""
+        """int: Slots before this one can be forgotten. In lockstep, this is
+        the first slot of the newest batch. In a Session, this is the first
+        slot of the plan in training, because a loop may weigh older batches,
+        and ranks may have skipped different batches."""
         current = self.plans.current
         if self._lockstep or current is None:
             return self._step_begin
@@ -442,7 +442,7 @@ class Run:
 
         Raises:
             Refusal: If the state is damaged, of an unknown version, or of a
-                run with other images, another unit or another kind of score.
+                run with another number of images, unit or kind of score.
         """
         state, own = to_current(state_dict), self.state_dict(merge=False)
         reason = mismatch(state, own)

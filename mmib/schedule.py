@@ -140,8 +140,8 @@ class Schedule:
         self.min_gap = max(lookahead,
                            self.schedule_iters // 1000 * slots_per_iter)
         """int: Minimum number of slots between two reads of the scores, and
-        between two lines in the log: a thousandth of the run, but at least the
-        lookahead."""
+        between two lines in the log, with few exceptions: a thousandth of the
+        run, but at least the lookahead."""
         self._first_pass = first_pass or pass_length
         # By iterations: the slot of iteration 0, extrapolated with the current
         # batch size. The slot may be negative after a resume.
@@ -221,8 +221,8 @@ class Schedule:
         return (position - plan.first_slot) * left_out / self.slots_per_iter
 
     def progress(self, start: PlanStart, saved_iters: float) -> Progress:
-        """Return the progress that a policy gets when it draws a plan, before
-        which so many iterations were saved."""
+        """Return the progress that a policy gets when it draws a plan, given
+        the iterations saved before the plan."""
         spent: float = start.slot - self._slot_zero
         if self.by_epoch:
             covered: float = start.epoch * self.pass_length

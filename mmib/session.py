@@ -175,7 +175,7 @@ class Session:
 
         Returns:
             Tensor: Weighted losses of shape (B,), float32 or wider. In
-            annealing, and without a gradient, the losses have weight 1.
+            annealing they have weight 1, and without a gradient they stay.
 
         Raises:
             Refusal: If losses and slots don't belong together.
@@ -270,9 +270,9 @@ class Session:
     @property
     def worth(self) -> VarianceRatio:
         """VarianceRatio: Mean V of the run so far, see :mod:`mmib.worth`. If V
-        is below 1, the choice of images can save steps. V is updated where
-        scores are read for a plan and at each :meth:`state_dict`, and NaN
-        before."""
+        is below 1, the choice of images can save steps. V is updated at each
+        merge of visits, such as at a plan that reads scores and at
+        :meth:`state_dict`, and NaN before."""
         return self._run.worth
 
     @property
@@ -304,7 +304,7 @@ class Session:
             state_dict (dict): The state.
 
         Raises:
-            Refusal: If the state is damaged, or of another dataset.
+            Refusal: If the state is damaged, or doesn't fit this Session.
         """
         changes = self._run.load_state_dict(state_dict)
         self._dealer.reset()

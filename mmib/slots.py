@@ -25,7 +25,7 @@ class Slots:
         weights (np.ndarray): Weight of each slot, float32 of shape (B,).
         relative_weights (np.ndarray): Weight of each slot over the mean weight
             of its plan, float32 of shape (B,).
-        end (int): Position in the stream after the batches of all ranks.
+        end (int): Position after the batch, and after slots given up with it.
         annealing (bool): Whether the batch belongs to annealing, in which
             losses are not weighed.
         token (Any): The :attr:`~mmib.ledger.Ledger.token` of the ledger that

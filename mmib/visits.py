@@ -23,7 +23,7 @@ from .weigh import row_norms
 # Entries whose rows are packed at once: launching an operation costs more than
 # its few numbers.
 _PACKED_ENTRIES = 32
-# Most entries that wait for a backward pass, which a loop may never call.
+# At most so many entries wait for a backward pass, which may never come.
 _MOST_WAITING = 1024
 # Visits that tables take in at once: their arrays stay in the processor's
 # cache.
@@ -197,9 +197,9 @@ class VisitLog:
             world_size (int): Number of ranks. Defaults to 1.
 
         Raises:
-            Refusal: If ranks drew different plans. If the plans differ in
-                length too, the collectives of the ranks don't match, and the
-                process group fails first.
+            Refusal: If ranks drew different plans, or if the given ranks don't
+                fit together. If plans differ in length, the collectives of the
+                ranks don't match, and the process group fails first.
         """
         self._pack(len(self._entries))
         values = torch.cat(self._packed, 1) if self._packed else torch.empty(
@@ -458,8 +458,8 @@ class Tables:
 
 
 def _draw_sampled(size: int) -> Optional[np.ndarray]:
-    """Return whether V is estimated from each image, bool of shape (size,), or
-    None for all images. The sample depends on the size alone."""
+    """Return a mask of the images that V is estimated from, bool of shape
+    (size,), or None for all. The sample depends on the size alone."""
     if size <= _SAMPLED:
         return None
     sampled = np.zeros(size, bool)

@@ -133,6 +133,8 @@ def test_a_rest_is_cut_as_a_plan_is(policy, batch_size, drop_last, normalize,
     scale = np.float32(1)
     if record.mean_weight != 1 and tail:
         scale = np.float32(before / (before - tail))
+    assert run.plans.newest.mean_weight == pytest.approx(
+        record.mean_weight * scale, rel=1e-5)
     if len({*slots.indices.tolist()}) == before:
         stay = slots.at(np.isin(slots.indices, left.indices))
         expected = stay._replace(

@@ -36,7 +36,7 @@ from .runner.mean_weight import decide_mean_weight
 class InfoBatchHook(Hook):
     """Train with InfoBatch, unbiased dynamic data pruning.
 
-    In each virtual epoch, images with a low score are pruned at random, and
+    From the second pass on, images with a low score are pruned at random, and
     the gradients of the kept images are scaled up (Qin et al., ICLR 2024). The
     score of an image is its loss at its last visit or, with ``ema``, a moving
     average of the losses at its visits. Detectors use the norm of the gradient
@@ -115,8 +115,8 @@ class InfoBatchHook(Hook):
     @property
     def worth(self) -> VarianceRatio:
         """VarianceRatio: Mean V of the run so far, see :mod:`mmib.worth`. V is
-        updated where scores are read for a plan and at each checkpoint, and
-        NaN before."""
+        updated at each merge of visits, such as at a plan that reads scores
+        and at a checkpoint, and NaN before."""
         return self.run.worth if self.has_begun else MeanRatio().mean()
 
     @property
@@ -198,7 +198,7 @@ class InfoBatchHook(Hook):
         self._delivery = DeliveryCheck(loader.dataset, runner.logger.warning)
 
     def _resume(self, runner: Runner, state: Dict[str, Any]) -> None:
-        """Go on from a state, or afresh if it is of another dataset."""
+        """Go on from a state, or afresh if the state doesn't fit the run."""
         state = to_current(unsealed(state))
         reason = mismatch(state, self.run.state_dict(merge=False))
         if reason is None and (state.get('images_checksum')

@@ -93,7 +93,7 @@ class InfoBatchLoss(nn.Module):
             with a number for each image, such as its matched masks. A call may
             have a multiple of the rows of a list. Defaults to 1.
         batch (BatchContext, optional): Weights and scores of the batch, which
-            the hook gives. Defaults to None.
+            the task gives. Defaults to None.
     """
 
     def __init__(self,

@@ -128,9 +128,8 @@ class InfoBatchSampler(DefaultSampler):
                     yield index
 
     def __len__(self) -> int:
-        """Return the length, as the samplers of the baseline count it: the
-        slots of a full pass by iterations, and the slots of this rank in the
-        epoch by epochs."""
+        """Return the slots of a full pass by iterations, and the slots of this
+        rank in the epoch by epochs."""
         if self._run is not None and not self._run.schedule.by_epoch:
             return self.num_images
         if self._run is None or self._epoch_begin is None:

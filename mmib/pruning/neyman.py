@@ -76,7 +76,7 @@ class Neyman(Policy):
         return max(progress.kept_share(self.ratio), self.min_keep)
 
     def _learn(self, mean_squares: np.ndarray, errors: np.ndarray) -> None:
-        """Add the norms that followed the last plan to the moving averages."""
+        """Add the norms since scores were last read to the moving averages."""
         num_tiers = len(self._means)
         # A checkpoint may be of plans with another number of tiers.
         if (len(errors) < num_tiers

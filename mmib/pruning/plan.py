@@ -95,8 +95,8 @@ class EpochPlan:
             tiers=tuple(tier.scaled(float(1 / mean)) for tier in self.tiers))
 
     def is_unbiased(self, pass_length: int) -> bool:
-        """Return whether the sum of the weights is the number of images, up to
-        chance."""
+        """Return whether the sum of the weights is the number of images,
+        within 0.1 % and 4 standard deviations of independent draws."""
         off = abs(self.weights.sum(dtype=np.float64) - pass_length)
         if off <= 1e-3 * pass_length:
             return True
@@ -130,8 +130,8 @@ class EpochPlan:
         order is random, or else without random slots.
 
         The weights of the other slots make up for these slots, so that each
-        image has weight 1 on average. Weights with a mean of 1 stay, because
-        they don't make up for pruned images either.
+        image has weight 1 on average. If the mean weight is 1, the plan
+        doesn't rescale, and the weights stay.
 
         Args:
             count (int): Number of slots to leave out.

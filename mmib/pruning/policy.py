@@ -16,8 +16,8 @@ class Progress(NamedTuple):
 
     Args:
         spent (float): Slots of the run before the plan.
-        covered (float): Slots that the baseline needs for as many passes as
-            the run has made.
+        covered (float): Slots of the passes until then if nothing was pruned.
+            A pruned epoch counts as a pass.
         annealing (float): Slots of annealing.
         length (float): Slots of the whole run; by epochs, slots of the
             baseline.
