@@ -122,6 +122,19 @@ def test_the_token_changes_where_numbers_are_of_other_slots():
     assert ledger.token is not token is not Ledger().token
 
 
+@pytest.mark.parametrize('number, end', [(2, 5), (7, 7), (9, 9), (12, 9)])
+def test_only_slots_of_the_rest_are_dropped(number, end):
+    """A run may be shorter than the run of the state, or over already."""
+    ledger = Ledger()
+    ledger.deal(plan_of(np.random.default_rng(0), 9), 1.5)
+    ledger.go_to(5)
+    token = ledger.token
+    ledger.end_at(number)
+    assert (ledger.position, ledger.end) == (5, end)
+    # Numbers that are free again are given to other slots.
+    assert (ledger.token is token) == (end == 9)
+
+
 def test_memory_does_not_grow():
     """What is forgotten is free."""
     ledger, rng = Ledger(), np.random.default_rng(0)

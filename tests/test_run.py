@@ -338,6 +338,21 @@ def test_a_checkpoint_that_counts_an_iteration_too_many():
     assert {weight for _, weight in rest.slots[2 * (51 - 21):]} == {1}
 
 
+@pytest.mark.parametrize('notes, shown', [
+    (['a', '', 'b', ''], []),
+    (['a', 'b', 'c', 'd'], ['b']),
+    (['', '', 'c', 'd'], ['d']),
+])
+def test_a_note_is_shown_once_if_two_plans_in_a_row_have_one(notes, shown):
+    """The first plan that prunes is drawn from few scores."""
+    left = iter(notes)
+
+    def policy(scores, rng):
+        return replace(RandomPruning(0.5)(scores, rng), note=next(left, ''))
+
+    assert DrivenTraining(policy).train(40).warnings == shown
+
+
 def test_plans_drawn_ahead_are_counted_anew():
     part = DrivenTraining(QuantileTiers(), 2, lookahead=9).train(30)
     run = part.resumed_by(DrivenTraining(QuantileTiers(), 3, 9), 31).run
