@@ -62,8 +62,8 @@ class Explanation:
         counts = (f'Visits of the image until now: {self.visits}; left out: '
                   f'{self.pruned}.')
         if self.is_full:
-            return (f'Epoch {self.epoch} keeps all images, so it keeps {name}'
-                    f'. {counts}')
+            return (f'Epoch {self.epoch} keeps all images, so it keeps '
+                    f'{name}. {counts}')
         verb = {True: 'keeps', False: 'leaves out', None: 'may keep'}
         text = (f'Epoch {self.epoch} {verb[self.kept]} {name}. Its '
                 f'score was {self.score:.4g}')
@@ -115,7 +115,7 @@ def explain(index: int, image: int, record: PlanRecord, pass_length: int,
     if len(tiers) == 1:
         number = 1
     elif tiers and all(upper is not None for upper in uppers):
-        # As where the plan was drawn: a score at an edge lies above the edge.
+        # As when the plan was drawn: a score at an edge lies above the edge.
         value = np.float32(score)
         number = 1 + sum(not value < np.float32(upper) for upper in uppers)
     weight = probability = lower = upper = None

@@ -42,8 +42,8 @@ class Ledger:
         return self.first + len(self._columns.indices)
 
     def deal(self, plan: EpochPlan, mean_weight: float) -> None:
-        """Append the slots of a plan. The mean weight is that of the whole
-        plan, which annealing may have cut short."""
+        """Append the slots of a plan. Annealing may have cut the plan short,
+        and the mean weight is the mean of the whole plan."""
         means = np.full(len(plan), mean_weight, np.float32)
         self._columns = self._columns.followed_by(
             Columns(plan.indices, plan.weights, plan.tier_of_slot, means))

@@ -50,8 +50,8 @@ class OpenPlans:
         self._records[-1] = record
 
     def advance(self, before: int, position: int) -> List[PlanRecord]:
-        """Close the plans that are over where the position moves on. Return
-        the plans that have begun with it."""
+        """Close the plans that are over when the position moves forward.
+        Return the plans that have begun since the position before."""
         records = self._records
         begun = [
             record for record in records
@@ -83,7 +83,7 @@ class OpenPlans:
 
     def saved_iters(self, position: int, iteration: int) -> float:
         """Return the iterations saved until a position in the plan in
-        training, before which the run has made some iterations."""
+        training, given the iterations of the run until there."""
         if self.current is None:
             return 0.
         return self.current.saved_iters + self._schedule.iters_saved_since(

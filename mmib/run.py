@@ -260,7 +260,7 @@ class Run:
 
     def advance(self, position: int) -> List[PlanRecord]:
         """Move the position to the end of the newest batch that was trained
-        on. Return the plans that have begun with this batch."""
+        on. Return the plans that have begun since the position before."""
         before = self.ledger.position
         if position <= before:
             return []
@@ -354,8 +354,8 @@ class Run:
         del self._steps[:-1]
 
     def _look_for_norms(self, merged: Merged, decides: bool) -> None:
-        """Find out whether losses must stand in for norms, and warn if so:
-        norms can't be seen if none is known where this ``decides``."""
+        """Find out whether losses must stand in for norms, and warn if so.
+        With ``decides``, norms that are unknown by now can't be seen."""
         if not np.isnan(merged.norms).all():
             self.lacks_norms = False
         elif decides and self.lacks_norms is None and len(merged.numbers):

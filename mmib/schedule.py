@@ -135,8 +135,8 @@ class Schedule:
         loop ends the run."""
         self.schedule_iters = length * (1 if iters_per_epoch is None else
                                         iters_per_epoch)
-        """int: Iterations that learning rate schedulers are built for: those
-        of the run by iterations, those of the baseline by epochs."""
+        """int: Iterations that learning rate schedulers are built for:
+        iterations of the run, or by epochs iterations of the baseline."""
         self.min_gap = max(lookahead,
                            self.schedule_iters // 1000 * slots_per_iter)
         """int: Minimum number of slots between two reads of the scores, and
@@ -212,8 +212,8 @@ class Schedule:
 
     def iters_saved_since(self, plan: PlanRecord, position: int,
                           iteration: int) -> float:
-        """Return the iterations saved since a plan began, until a position in
-        it before which the run has made some iterations."""
+        """Return the iterations saved from the beginning of a plan to a
+        position in the plan, given the iterations of the run until there."""
         if self.iters_per_epoch is not None:
             passed = plan.covered_until(position) - plan.covered
             return passed * self.iters_per_epoch - (iteration - plan.iter)
@@ -266,8 +266,8 @@ class Schedule:
         return self.length, full_iters, passes
 
     def start_afresh(self, position: int, unspent: float = 0.) -> None:
-        """Begin anew, with scores of 1, at a position before which so many
-        slots were pruned."""
+        """Begin anew, with scores of 1, at a position. ``unspent`` is the
+        number of slots that were pruned before the position."""
         self.fresh_from, self._unspent = position, unspent
 
     def state_dict(self) -> Dict[str, Any]:

@@ -91,8 +91,8 @@ def lists_checksum(cfg: Config) -> Optional[str]:
 
 
 def _around_listed(cfg: Config) -> Tuple[dict, str]:
-    """The dict whose dataset ``ListedImages`` is or would wrap, an empty one
-    where there is none, and the dotted name of this dataset."""
+    """Return the dict whose dataset ``ListedImages`` is or would wrap, or an
+    empty dict, and the dotted name of this dataset."""
     outer, name = cfg.get('train_dataloader') or {}, 'train_dataloader.dataset'
     while isinstance(outer.get('dataset'), dict):
         if type_name(outer['dataset']) not in _OUTER_WRAPPERS:

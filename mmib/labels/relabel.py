@@ -28,8 +28,8 @@ def infos_of(dataset: Any) -> List[dict]:
 
 
 def put_infos(dataset: BaseDataset, infos: List[dict]) -> None:
-    """Replace the annotations of a dataset. All who read them find the new
-    ones: the pipeline, also one that a hook puts in its place, workers of the
+    """Replace the annotations of a dataset. All readers find the new
+    annotations: the pipeline, even if a hook replaces it, workers of the
     loader, and wrappers that count classes."""
     dataset.data_list = infos
     if dataset.serialize_data:
@@ -79,7 +79,7 @@ def change_labels(dataset: Any, first: np.ndarray, wrong: Dict[int,
 
 def _labels_of(dataset: Any, first: np.ndarray,
                images: Iterable[int]) -> Dict[int, str]:
-    """The labels of images, as the pipeline finds them."""
+    """Return the labels of images, as the pipeline finds them."""
     try:
         infos = {n: dataset.get_data_info(int(first[n])) for n in images}
         # A label may be a tensor.
@@ -92,7 +92,7 @@ def _labels_of(dataset: Any, first: np.ndarray,
 
 
 def _number_of(dataset: BaseDataset, entry: Entry) -> int:
-    """The number of the right class of an image."""
+    """Return the number of the right class of an image."""
     classes = list(dataset.metainfo.get('classes') or ())
     if classes.count(entry.label) != 1:
         which = 'several classes' if entry.label in classes else 'no class'

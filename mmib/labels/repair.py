@@ -36,9 +36,8 @@ _NO_CLASS = 256
 
 
 def numbers_of(reader: DatasetImages, images: Sequence[str]) -> List[int]:
-    """Return the numbers of the images of a review, by their names there. A
-    review of the whole dataset may have numbers where one of a part of the
-    images has paths."""
+    """Return the numbers of the images of a review. The review names images
+    by number or path, whichever the page used."""
     numbers = {str(number): number for number in reader.numbers}
     numbers.update(
         zip(names_of(reader.paths(), reader.numbers), reader.numbers))

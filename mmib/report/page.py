@@ -55,8 +55,8 @@ def render(run: Run, others: Sequence[Run], checkpoint: Optional[Checkpoint],
 
     Args:
         run (Run): The run.
-        others (Sequence[Run]): Those that it is compared with.
-        checkpoint (Checkpoint, optional): The newest one of the run.
+        others (Sequence[Run]): Runs to compare with.
+        checkpoint (Checkpoint, optional): The newest checkpoint of the run.
         unread (Sequence[str]): Sentences on checkpoints that can't be read.
     """
     progress = figures.progress(run, others)

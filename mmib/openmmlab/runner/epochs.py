@@ -38,8 +38,8 @@ class ScheduleSteps(ParamSchedulerHook):
                 hooks[i], self.priority = self, hook.priority
 
     def begin_epoch(self, end: int) -> None:
-        """Begin an epoch, or the rest of one, whose last step ends before the
-        slot with this number."""
+        """Begin an epoch, or the rest of an epoch. ``end`` is the number of
+        the slot after its last step."""
         self._end = end
         if self._num_steps is None:
             self._num_steps = self._run.epoch * self._steps_per_epoch
