@@ -12,7 +12,8 @@ class Slots:
     A slot is one entry of a plan. :meth:`Session.loader` delivers each batch
     together with its slots, and :meth:`Session.weigh` takes the slots.
     ``slots[a:b]``, ``slots[mask]`` and ``slots[permutation]`` are the slots of
-    a part of the batch. A mask may be a tensor.
+    a part of the batch. They are the slots that torch would choose from a
+    tensor, and a mask may be a tensor.
 
     Frameworks that move batches to a device leave slots as they are, because
     the class is neither a tuple nor a dataclass nor an iterable, and has no
@@ -54,10 +55,14 @@ class Slots:
 
     def __getitem__(self, part: Union[slice, np.ndarray,
                                       torch.Tensor]) -> 'Slots':
-        if torch.is_tensor(part):
-            part = part.cpu().numpy()
         if not isinstance(part, slice):
-            part = np.atleast_1d(np.asarray(part))
+            # torch chooses the rows, as torch chooses those of the losses:
+            # numpy would take a mask of uint8 for numbers.
+            if isinstance(part, np.ndarray):
+                part = torch.from_numpy(np.ascontiguousarray(part))
+            elif torch.is_tensor(part):
+                part = part.cpu()
+            part = np.atleast_1d(torch.arange(len(self))[part].numpy())
         return Slots(self.numbers[part], self.indices[part],
                      self.weights[part], self.relative_weights[part], self.end,
                      self.annealing, self.token)

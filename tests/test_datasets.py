@@ -96,6 +96,10 @@ MOSAIC = wrapper(
 DATASETS_TO_WRAP = {
     'plain': (path_dataset(), 7, 7),
     'concat': (TWO, 11, 11),
+    'concat with empty parts': (concat(
+        path_dataset('none', 0, serialize_data=False), path_dataset('a', 7),
+        path_dataset('none', 0, serialize_data=False),
+        path_dataset('b', 4)), 11, 11),
     'repeat': (wrapper('RepeatDataset', path_dataset(), times=5), 7, 7),
     'repeat of concat': (REPEATED, 11, 11),
     'concat of repeat': (concat(

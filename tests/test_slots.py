@@ -25,14 +25,19 @@ ORDER = [5, 2, 2, 0]
     (MASK, [0, 2, 3]),
     (np.array(MASK), [0, 2, 3]),
     (torch.tensor(MASK), [0, 2, 3]),
+    (torch.tensor(MASK).to(torch.uint8), [0, 2, 3]),
+    (np.uint8(MASK), [0, 2, 3]),
+    (np.uint8(MASK)[::-1], [2, 3, 5]),
     (ORDER, ORDER),
     (torch.tensor(ORDER), ORDER),
     (torch.tensor(4), [4]),
     (-1, [5]),
     (slice(2, 2), []),
 ])
+@pytest.mark.filterwarnings('ignore:indexing with dtype torch.uint8')
 def test_a_part_of_a_batch(part, rows):
-    """Each slot takes along all that is known of it."""
+    """Each slot takes along all that is known of it. The slots are those that
+    torch chooses from the losses, by a mask of uint8 too."""
     slots, whole = slots_of(6)[part], slots_of(6)
     assert len(slots) == len(rows)
     for name in ('numbers', 'indices', 'weights', 'relative_weights'):
