@@ -23,6 +23,11 @@ from .visits import Merged, Tables, VisitLog
 from .worth import MeanRatio, VarianceRatio
 
 _LARGEST = np.iinfo(np.int32).max
+# What follows if the norms of gradients can't be seen, from the beginning or
+# from now on.
+_BY_LOSSES = ('V, what the choice of images is worth, is estimated from the '
+              'losses')
+_NO_MORE = 'V, what the choice of images is worth, is estimated no more'
 
 
 class Run:
@@ -105,6 +110,7 @@ class Run:
         self._steps: List[tuple] = []
         self._step_begin = 0
         self._has_warned = False  # Whether a policy's note was shown.
+        self._has_said_other_term = False
         self.seed: Optional[int]
         self.set_seed(0 if seed is None else seed)
         self.seed = seed
@@ -338,11 +344,18 @@ class Run:
                 self.tables.count_visits(self.ledger.at(numbers).indices)
             # In lockstep, a batch is logged after its backward pass.
             self._look_for_norms(merged, decides_norms or self._lockstep)
-            before = self.tables.non_finite
+            before, norms = self.tables.non_finite, merged.norms
+            if self.lacks_norms:
+                # A negative loss is no norm.
+                is_norm = (merged.scores >= 0).all()
+                norms = merged.scores if is_norm else np.full_like(
+                    norms, np.nan)
             self.tables.add(
                 self.ledger.at(merged.numbers),
-                self._iterations_of(merged.numbers), merged.scores,
-                merged.scores if self.lacks_norms else merged.norms)
+                self._iterations_of(merged.numbers), merged.scores, norms)
+            if not self.lacks_norms:
+                self.tables.add_late(
+                    self.ledger.at(merged.late_numbers), merged.late_norms)
             total = self.tables.non_finite
             if total > before:
                 # The text differs each time, because MMEngine drops a warning
@@ -360,13 +373,20 @@ class Run:
             self.lacks_norms = False
         elif decides and self.lacks_norms is None and len(merged.numbers):
             self.lacks_norms = True
-            hint = '' if self._lockstep else (
-                ' For a better estimate, give `weigh` the tensor that the '
-                'losses were computed from, not a part or a copy of it.')
+            if not self.log.has_other_term:
+                hint = '' if self._lockstep else (
+                    ' For a better estimate, give `weigh` the tensor that the '
+                    'losses were computed from, not a part or a copy of it.')
+                self.warn('the gradient at the predictions cannot be seen, so '
+                          f'{_BY_LOSSES}.{hint}')
+        if self.log.has_other_term and not self._has_said_other_term:
+            self._has_said_other_term = True
             self.warn(
-                'the gradient at the predictions cannot be seen, so V, what '
-                'the choice of images is worth, is estimated from the losses.'
-                f'{hint}')
+                'another term than the losses uses the predictions, so their '
+                'gradient is not the gradient of the losses, and '
+                f'{_BY_LOSSES if self.lacks_norms else _NO_MORE}. Give the '
+                'losses and `weigh` a view of the predictions, and the other '
+                'term the predictions: `own = logits.view_as(logits)`.')
 
     @property
     def _oldest(self) -> int:

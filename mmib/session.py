@@ -14,13 +14,14 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from .errors import Refusal
 from .explain import Explanation
 from .loader import Dealer, Loader
+from .plan_record import PlanRecord
 from .pruning import Neyman, Policy, as_policy
 from .ranks import random_seed, rank_and_world_size
 from .run import Run
 from .schedule import Schedule, check_arguments
 from .slots import Slots
 from .visits import Entry
-from .weigh import is_transformed, to_device, weigh_losses
+from .weigh import is_transformed, own_norms, to_device, weigh_losses
 from .worth import VarianceRatio
 
 
@@ -116,6 +117,9 @@ class Session:
             np.arange(size), policy, schedule, _warn, shuffle, seed, ema,
             normalize)
         self._dealer = Dealer(self._run, _ranks_of(rank, num_replicas))
+        # In one batch of each plan, the gradient at the predictions is
+        # compared with the gradient of the losses alone.
+        self._probed_plan: Optional[PlanRecord] = None
 
     def loader(self,
                batch_size: int = 1,
@@ -208,6 +212,10 @@ class Session:
             np.array([slots.relative_weights, slots.weights]), losses.device)
         if predictions is not None and predictions.requires_grad:
             entry.awaits_norms = True
+            if self._run.plans.current is not self._probed_plan:
+                self._probed_plan = self._run.plans.current
+                entry.own_norms = own_norms(losses, weights, predictions)
+                self._run.log.probe = entry
             predictions.register_hook(entry.note_gradient)
         self._run.log.record(entry)
         return weigh_losses(losses, relative_weights, weights, entry.note_flow)

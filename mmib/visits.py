@@ -23,6 +23,9 @@ from .weigh import row_norms
 # Entries whose rows are packed at once: launching an operation costs more than
 # its few numbers.
 _PACKED_ENTRIES = 32
+# Largest mean relative error of norms, as where a gradient is of half
+# precision. A larger one comes of another term.
+_LARGEST_ERROR = 0.05
 # At most so many entries wait for a backward pass, which may never come.
 _MOST_WAITING = 1024
 # Visits that tables take in at once: their arrays stay in the processor's
@@ -53,7 +56,8 @@ class Entry:
     predictions, divided by the gradient that flows into loss ``i``. The
     quotient is the norm of the gradient of the image's own loss, whatever the
     reduction, the loss scaling, the gradient accumulation and the weights are.
-    The log divides many entries at once.
+    The log divides many entries at once. A backward pass of another term, in
+    which no gradient flows into the losses, changes no norm.
 
     Args:
         numbers (np.ndarray): Number of each slot, int64 of shape (B,).
@@ -63,7 +67,8 @@ class Entry:
             the backward pass is over. Defaults to None.
     """
 
-    __slots__ = 'numbers', 'scores', 'norms', 'flow', 'awaits_norms'
+    __slots__ = ('numbers', 'scores', 'norms', 'flow', 'own_norms',
+                 'awaits_norms', '_has_new_flow')
 
     def __init__(self,
                  numbers: np.ndarray,
@@ -78,21 +83,41 @@ class Entry:
         self.flow: Optional[Tensor] = None
         """Tensor, optional: Gradient that flows into each loss, of shape (B,).
         None stands for 1."""
+        self.own_norms: Optional[Tensor] = None
+        """Tensor, optional: Norm of each slot without other terms that use the
+        predictions, of shape (B,), to compare with :attr:`norms`."""
         self.awaits_norms = False
         """bool: Whether a backward pass is expected to note the norms."""
+        self._has_new_flow = False
 
     def note_flow(self, gradient: Tensor) -> None:
         """Note the gradient that flows into each loss, of shape (B,)."""
-        self.flow = _without_graph(gradient)
+        self.flow, self._has_new_flow = _without_graph(gradient), True
 
     def note_gradient(self, gradient: Optional[Tensor]) -> None:
         """Note the gradient at the predictions, of shape (B, ...), after
         :meth:`note_flow`."""
-        self.awaits_norms = False
+        if not self._has_new_flow:
+            return
+        self._has_new_flow = self.awaits_norms = False
         # In a compiled step the predictions are inside the graph, and autograd
         # passes None.
-        if gradient is not None and self.flow is not None:
+        if gradient is not None:
             self.norms = row_norms(_without_graph(gradient))
+
+    @property
+    def has_other_term(self) -> bool:
+        """bool: Whether another term uses the predictions, so that the norms
+        aren't those of the losses. Waits for the device."""
+        if self.own_norms is None or self.norms is None or self.flow is None:
+            return False
+        own, seen = torch.stack([self.own_norms,
+                                 self.norms / self.flow.abs()]).cpu().numpy()
+        known = np.isfinite(own) & np.isfinite(seen) & (own > 0) & (seen > 0)
+        if not known.any():
+            return False
+        other = np.abs(seen[known] / own[known] - 1)
+        return bool(np.minimum(other, 1).mean() > _LARGEST_ERROR)
 
 
 def _without_graph(gradient: Tensor) -> Tensor:
@@ -112,6 +137,11 @@ class Merged(NamedTuple):
             the norm wasn't seen.
         unscored (np.ndarray): Numbers of the slots that were visited without
             a score, int64.
+        late_numbers (np.ndarray): Numbers of the slots whose scores were in an
+            earlier merge, before the backward pass, int64 of shape (L,),
+            increasing. Defaults to none.
+        late_norms (np.ndarray): Norm of each of these slots, float32 of shape
+            (L,). Defaults to none.
     """
 
     position: int
@@ -119,6 +149,8 @@ class Merged(NamedTuple):
     scores: np.ndarray
     norms: np.ndarray
     unscored: np.ndarray
+    late_numbers: np.ndarray = np.empty(0, np.int64)
+    late_norms: np.ndarray = np.empty(0, np.float32)
 
 
 class VisitLog:
@@ -129,6 +161,13 @@ class VisitLog:
     """
 
     def __init__(self) -> None:
+        self.has_other_term = False
+        """bool: Whether another term than the losses uses the predictions on
+        this rank. No norm is known then."""
+        self.probe: Optional[Entry] = None
+        """Entry, optional: The newest entry with :attr:`Entry.own_norms`."""
+        # Entries whose scores were merged before their backward pass.
+        self._late: List[Entry] = []
         self._clear()
 
     def _clear(self) -> None:
@@ -162,21 +201,22 @@ class VisitLog:
 
     def _pack(self, count: int) -> None:
         entries, self._entries = self._entries[:count], self._entries[count:]
-        if not entries:
-            return
-        scores = torch.cat([entry.scores for entry in entries])
-        norms = torch.cat([
-            torch.full_like(entry.scores, torch.nan)
-            if entry.norms is None else entry.norms for entry in entries
-        ])
-        if any(entry.flow is not None for entry in entries):
-            flows = torch.cat([
-                torch.ones_like(entry.scores)
-                if entry.flow is None else entry.flow for entry in entries
-            ])
-            norms = (norms / flows.abs()).float()
-        self._packed.append(torch.stack([scores, norms]))
-        self._numbers += [entry.numbers for entry in entries]
+        if entries:
+            self._packed.append(_rows_of(entries))
+            self._numbers += [entry.numbers for entry in entries]
+
+    def _pack_late(self) -> bool:
+        """Pack the norms of entries whose scores were merged already, before
+        all other entries. A minus sign marks these norms. Return whether there
+        are any."""
+        late = [entry for entry in self._late if not entry.awaits_norms]
+        if late:
+            rows = _rows_of(late)
+            # NaN has no sign that all devices agree on.
+            rows[1] = -rows[1].nan_to_num(torch.inf, torch.inf)
+            self._packed.insert(0, rows)
+            self._numbers[:0] = [entry.numbers for entry in late]
+        return bool(late)
 
     def merge(self,
               first: int,
@@ -201,7 +241,20 @@ class VisitLog:
                 fit together. If plans differ in length, the collectives of the
                 ranks don't match, and the process group fails first.
         """
+        if self.probe is not None and not self.probe.awaits_norms:
+            self.has_other_term |= self.probe.has_other_term
+            self.probe = None
+        waiting = [
+            entry for entry in (*self._late, *self._entries)
+            if entry.awaits_norms
+        ]
         self._pack(len(self._entries))
+        has_late = False
+        if self.has_other_term:
+            for rows in self._packed:
+                rows[1] = torch.nan
+        else:
+            has_late = self._pack_late()
         values = torch.cat(self._packed, 1) if self._packed else torch.empty(
             2, 0)
         nothing = [np.empty(0, np.int64)]
@@ -214,21 +267,41 @@ class VisitLog:
             numbers = numbers[kept]
             values = values[:, torch.from_numpy(kept).to(values.device)]
         self._clear()
+        # Their slots aren't forgotten yet.
+        self._late = [
+            entry for entry in waiting if (entry.numbers >= first).all()
+        ][-_MOST_WAITING:]
         if rank_and_world_size()[1] > 1:
-            return _gather(values, numbers, unscored, first, position,
-                           checksum, rank, world_size)
+            return _gather(values, numbers, unscored, has_late, first,
+                           position, checksum, rank, world_size)
         scores, norms = values.cpu().numpy()
         return _in_order(position, numbers, scores, norms, unscored, first)
 
 
+def _rows_of(entries: List[Entry]) -> Tensor:
+    """Return the scores and the norms of entries, float32 of shape (2, K)."""
+    scores = torch.cat([entry.scores for entry in entries])
+    norms = torch.cat([
+        torch.full_like(entry.scores, torch.nan)
+        if entry.norms is None else entry.norms for entry in entries
+    ])
+    if any(entry.flow is not None for entry in entries):
+        flows = torch.cat([
+            torch.ones_like(entry.scores) if entry.flow is None else entry.flow
+            for entry in entries
+        ])
+        norms = (norms / flows.abs()).float()
+    return torch.stack([scores, norms])
+
+
 def _gather(values: Tensor, numbers: np.ndarray, unscored: np.ndarray,
-            first: int, position: int, checksum: int, rank: int,
-            world_size: int) -> Merged:
+            has_late: bool, first: int, position: int, checksum: int,
+            rank: int, world_size: int) -> Merged:
     """Merge the rows of all processes."""
     count, begin = len(numbers), (numbers[0] if len(numbers) else 0) - rank
     every = begin + rank + world_size * np.arange(count)
     is_regular = (
-        count > 0 and begin >= first and not len(unscored)
+        count > 0 and begin >= first and not (has_late or len(unscored))
         and np.array_equal(numbers, every))
     own = [position, checksum, rank, count, len(unscored), begin, is_regular]
     heads = torch.stack(all_gather(torch.tensor(own, dtype=torch.int64)))
@@ -274,7 +347,14 @@ def _gather(values: Tensor, numbers: np.ndarray, unscored: np.ndarray,
 
 def _in_order(position: int, numbers: np.ndarray, scores: np.ndarray,
               norms: np.ndarray, unscored: np.ndarray, first: int) -> Merged:
-    """Sort visits by their numbers, and keep the last visit of each slot."""
+    """Sort visits by their numbers, and keep the last visit of each slot. Put
+    norms apart whose visits were in an earlier merge."""
+    is_late = np.signbit(norms) & ~np.isnan(norms)
+    late = np.flatnonzero(is_late)[np.argsort(numbers[is_late])]
+    late_numbers, late_norms = numbers[late], -norms[late]
+    if len(late):
+        numbers, scores, norms = (
+            each[~is_late] for each in (numbers, scores, norms))
     if (numbers[1:] <= numbers[:-1]).any():
         rows = np.full(int(numbers.max()) + 1 - first, -1, np.int64)
         # If an entry gets several values, numpy writes the last one.
@@ -284,7 +364,8 @@ def _in_order(position: int, numbers: np.ndarray, scores: np.ndarray,
     # A slot that was scored as well counts once.
     if len(unscored):
         unscored = np.setdiff1d(unscored, numbers)
-    return Merged(position, numbers, scores, norms, unscored)
+    return Merged(position, numbers, scores, norms, unscored, late_numbers,
+                  late_norms)
 
 
 class Tables:
@@ -400,6 +481,22 @@ class Tables:
                                     norms[known],
                                     int(slots.tiers.max(initial=0)), self.sums)
         self.pairs = worth.pair_sums(before[known], scores[known], self.pairs)
+
+    def add_late(self, slots: Columns, norms: np.ndarray) -> None:
+        """Add the norms of visits that were added before their norms were
+        known, to the sums alone.
+
+        Args:
+            slots (Columns): The slots of these visits, of shape (K,).
+            norms (np.ndarray): Norm of each visit, float32 of shape (K,).
+        """
+        counts = np.isfinite(norms) & (slots.tiers > 0) & (slots.weights > 0)
+        if self._sampled is not None:
+            counts &= self._sampled[self._images_of(slots.indices)]
+        slots = slots.at(counts)
+        self.sums = worth.tier_sums(slots.tiers, slots.relative_weights,
+                                    norms[counts],
+                                    int(slots.tiers.max(initial=0)), self.sums)
 
     def _score(self, images: np.ndarray, counts: np.ndarray,
                scores: np.ndarray, iterations: np.ndarray) -> np.ndarray:

@@ -139,3 +139,35 @@ def row_norms(gradient: Tensor, dim: int = 0) -> Tensor:
     if gradient.dtype in (torch.float16, torch.bfloat16):
         gradient = gradient.float()
     return torch.linalg.vector_norm(gradient, dim=others).float()
+
+
+def own_norms(losses: Tensor, weights: Tensor,
+              predictions: Tensor) -> Optional[Tensor]:
+    """Return the norm of the gradient of each loss at its row of the
+    predictions, without other terms that use the predictions. The graph of the
+    losses stays.
+
+    Args:
+        losses (Tensor): Losses of shape (B,).
+        weights (Tensor): Weight of each loss, of shape (B,). They matter if a
+            loss depends on several rows of the predictions.
+        predictions (Tensor): Predictions of shape (B, ...).
+
+    Returns:
+        Tensor, optional: Norms of shape (B,). None if they can't be computed
+        apart from the backward pass.
+    """
+    if predictions._backward_hooks:
+        # FSDP gathers parameters in such hooks.
+        return None
+    try:
+        gradient, = torch.autograd.grad(
+            losses,
+            predictions,
+            weights.to(losses),
+            retain_graph=True,
+            allow_unused=True)
+    except RuntimeError:
+        # Within checkpointed or compiled functions there may be one backward.
+        return None
+    return None if gradient is None else row_norms(gradient) / weights

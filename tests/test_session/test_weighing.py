@@ -36,7 +36,10 @@ def norms_of(session):
     """Norm of each slot since visits were merged."""
     run = session._run
     merged = run.log.merge(run.ledger.first, run.ledger.position, run.checksum)
-    return dict(zip(merged.numbers.tolist(), merged.norms.tolist()))
+    numbers = np.concatenate([merged.numbers, merged.late_numbers])
+    norms = np.concatenate([merged.norms, merged.late_norms])
+    assert len({*numbers.tolist()}) == len(numbers)
+    return dict(zip(numbers.tolist(), norms.tolist()))
 
 
 def true_norms(slots, losses, logits):
@@ -182,6 +185,162 @@ def test_a_loss_without_weight_has_no_norm():
             assert np.isnan(norms[number])
         else:
             assert norms[number] == pytest.approx(expected[number], 1e-4)
+
+
+# Other terms at the predictions ----------------------------------------------
+
+
+def after(mean, penalty):
+    mean.backward(retain_graph=True)
+    penalty.backward()
+
+
+def before(mean, penalty):
+    penalty.backward(retain_graph=True)
+    mean.backward()
+
+
+def one_each(mean, penalty, *parameters):
+    """As methods that combine the gradients of several losses."""
+    for term in (mean, penalty):
+        gradients = torch.autograd.grad(term, parameters, retain_graph=True)
+    for parameter, gradient in zip(parameters, gradients):
+        parameter.grad = gradient
+
+
+@pytest.mark.parametrize('backward', [after, before, one_each])
+def test_norms_beside_a_backward_pass_of_another_term(backward):
+    """The norm of an image is the norm of the gradient of its own loss."""
+    trainer, expected = pruned(), {}
+    for slots, (inputs, labels, images) in trainer.audit.loader(20):
+        logits = trainer.model(inputs)
+        losses = F.cross_entropy(logits, labels, reduction='none')
+        expected |= true_norms(slots, losses, logits)
+        mean = trainer.session.weigh(losses, slots, logits).mean()
+        penalty = logits.square().sum(1).mean()
+        if backward is one_each:
+            backward(mean, penalty, *trainer.model.parameters())
+        else:
+            backward(mean, penalty)
+        trainer.optimizer.step()
+    check_norms(trainer.session, expected)
+
+
+def epochs_with_a_term(factors, is_apart=False, policy=RandomPruning(0.5)):
+    """A trainer of one epoch for each factor of a term that uses the logits
+    within the same backward pass. The network stays as it is."""
+    trainer = Trainer(Audit(SIZE, policy, epochs=9))
+    for factor in factors:
+        for slots, (inputs, labels, images) in trainer.audit.loader(20):
+            logits = trainer.model(inputs)
+            own = logits.view_as(logits) if is_apart else logits
+            losses = F.cross_entropy(own, labels, reduction='none')
+            mean = trainer.session.weigh(losses, slots, own).mean()
+            (mean + factor * logits.square().sum(1).mean()).backward()
+    return trainer
+
+
+OTHER_TERM = 'another term than the losses uses the predictions'
+
+
+def test_a_term_at_the_predictions_is_noticed():
+    """Losses then stand in for norms, as where nothing is known of them."""
+    with said(OTHER_TERM):
+        trainer = epochs_with_a_term([0.3] * 4)
+        trainer.session.state_dict()
+    audit = trainer.audit
+    assert audit.run.lacks_norms
+    kept = [*audit.plans[-1].weights]
+    assert audit.run.tables.sums[:, 2].sum() == pytest.approx(
+        audit.run.tables.scores[kept].sum(), 1e-4)
+
+
+def test_a_view_keeps_a_term_apart():
+    """V is then what it is without the term."""
+    values = [
+        epochs_with_a_term([factor] * 5, True, Neyman(num_tiers=3))
+        for factor in (0, 1)
+    ]
+    for trainer in values:
+        trainer.session.state_dict()
+        assert trainer.audit.run.lacks_norms is False
+    one, other = (trainer.session.worth.value for trainer in values)
+    assert one == pytest.approx(other, 1e-5) and one < 1
+
+
+def test_a_term_that_comes_later_is_noticed():
+    """As where its factor grows from 0. From then on no norm is known, and V
+    stays what it was."""
+    trainer = epochs_with_a_term([0, 0, 0])
+    run = trainer.audit.run
+    trainer.session.state_dict()
+    sums = run.tables.sums.copy()
+    assert sums.sum() > 0
+    with said(OTHER_TERM):
+        for slots, (inputs, labels, images) in trainer.audit.loader(20):
+            logits = trainer.model(inputs)
+            losses = F.cross_entropy(logits, labels, reduction='none')
+            mean = trainer.session.weigh(losses, slots, logits).mean()
+            (mean + logits.square().sum(1).mean()).backward()
+        trainer.session.state_dict()
+    assert run.lacks_norms is False and not run.tables.sums.any()
+
+
+def test_hooks_of_others_at_the_predictions_act_once():
+    """FSDP gathers parameters in such hooks, and expects one backward."""
+    trainer, calls = pruned(), []
+    for slots, (inputs, labels, images) in trainer.audit.loader(20):
+        logits = trainer.model(inputs)
+        logits.register_hook(calls.append)
+        losses = F.cross_entropy(logits, labels, reduction='none')
+        trainer.update(trainer.session.weigh(losses, slots, logits).mean())
+        assert len(calls) == 1
+        calls.clear()
+
+
+def test_a_state_between_weigh_and_backward_keeps_the_norms():
+    """Its scores are in the state. The norms are known to a later merge."""
+    trainer, expected = pruned(), {}
+    session, weighed = trainer.session, []
+    for slots, (inputs, labels, images) in trainer.audit.loader(20):
+        logits = trainer.model(inputs)
+        losses = F.cross_entropy(logits, labels, reduction='none')
+        expected |= true_norms(slots, losses, logits)
+        weighed.append(session.weigh(losses, slots, logits).mean())
+        if len(weighed) == 2:
+            assert session.state_dict()['tables']['visits'].sum() > SIZE
+            sum(weighed).backward()
+            weighed.clear()
+    sum(weighed).backward()
+    tables = trainer.audit.run.tables
+    for _ in range(2):
+        session.state_dict()
+    visits, norms = tables.sums[:, [0, 2]].sum(0)
+    assert visits == len(expected)
+    # All weights are equal, so they leave the relative weights 1.
+    assert norms == pytest.approx(sum(expected.values()), 1e-4)
+    assert tables.visits.sum() == SIZE + len(expected)
+
+
+@pytest.mark.parametrize('policy', [Neyman(), MeanThreshold()])
+def test_negative_losses_are_no_norms(policy):
+    """A run whose losses are negative, such as of a likelihood, prunes as with
+    the same losses plus a constant. V is unknown."""
+    scores = []
+    for constant in (0, -9):
+        audit = Audit(policy=policy)
+        trainer = Trainer(audit)
+        with said('the gradient at the predictions cannot be seen'):
+            for _ in trainer.iterators():
+                for slots, (inputs, labels,
+                            images) in audit.session.loader(20):
+                    losses = trainer.model(inputs)[:, 0].square() + constant
+                    audit.session.weigh(losses, slots).mean().backward()
+        worth = audit.session.worth.value
+        assert np.isnan(worth) if constant else np.isfinite(worth)
+        scores.append(audit.run.tables.scores - constant)
+    assert len(audit.plans) == EPOCHS
+    np.testing.assert_allclose(*scores, atol=1e-5)
 
 
 def test_v_is_told_from_norms():
