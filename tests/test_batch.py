@@ -152,6 +152,20 @@ def test_no_gradient_no_norms(loss, pred):
     assert loss.batch.norms is None
 
 
+@pytest.mark.parametrize('is_first', [False, True])
+def test_another_backward_pass_does_not_matter(loss, pred, is_first):
+    """Of a term that isn't in the total loss, as in a `train_step` of one's
+    own, or of the total once more."""
+    expected = step([CE()]).norms
+    total, term = loss(pred, LABELS), pred.square().sum()
+    if is_first:
+        term.backward(retain_graph=True)
+    loss.batch.watch_total(total)
+    for each in (total, total, term):
+        each.backward(retain_graph=True)
+    assert_close(loss.batch.norms, expected)
+
+
 def test_no_total_no_norms(loss, pred):
     """What the gradients were scaled by isn't known then."""
     loss(pred, LABELS).backward()

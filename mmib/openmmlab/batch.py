@@ -2,7 +2,8 @@
 """The batch in training, which the hook and the losses share."""
 import functools
 import weakref
-from typing import List, Optional, Sequence, Tuple, Union
+from typing import (Dict, Hashable, List, Optional, Sequence, Set, Tuple,
+                    Union)
 
 import numpy as np
 import torch
@@ -52,7 +53,10 @@ class BatchContext:
         self._share: Optional[Tensor] = None  # Of mixtures.
         self._parts: Optional[Sequence[Tensor]] = None
         self._scores: List[Tensor] = []
-        self._norms: List[Tensor] = []
+        # The norms at each source, such as a prediction, and the sources that
+        # have noted norms in this backward pass.
+        self._norms: Dict[Hashable, Tensor] = {}
+        self._noted: Set[Hashable] = set()
         self._watched: List[weakref.ref] = []
         self._scale: Optional[Tensor] = None
         self._hides_norms = False
@@ -150,15 +154,18 @@ class BatchContext:
             self._hides_norms = True
         elif pred.requires_grad and not any(other() is pred
                                             for other in self._watched):
-            self._watched.append(weakref.ref(pred))
             pred.register_hook(
-                functools.partial(self._note_gradient, rows_per_image, factor))
+                functools.partial(self._note_gradient, len(self._watched),
+                                  rows_per_image, factor))
+            self._watched.append(weakref.ref(pred))
 
     # The list of norms would be compiled at each of its lengths.
     @torch.compiler.disable
-    def _note_gradient(self, rows_per_image: RowsPerImage, factor: Factor,
-                       gradient: Tensor) -> None:
+    def _note_gradient(self, number: int, rows_per_image: RowsPerImage,
+                       factor: Factor, gradient: Tensor) -> None:
         """Add the norm of each image, from the gradient at a prediction."""
+        if not self.awaits_norms(number):
+            return
         norms = row_norms(gradient)
         if len(norms) != self.size or isinstance(rows_per_image, list):
             squares, _ = sum_images(norms.square(), rows_per_image, self.size)
@@ -168,12 +175,25 @@ class BatchContext:
             norms = norms / factor.clamp(min=1e-12)
         elif not is_one(factor):
             norms = norms / factor
-        self.add_norms(norms)
+        self.add_norms(norms, number)
 
-    def add_norms(self, norms: Tensor) -> None:
-        """Add the norm of the weighted gradient at some predictions, float32
-        of shape (B,). Called in the backward pass."""
-        self._norms.append(norms)
+    def awaits_norms(self, source: Hashable) -> bool:
+        """Return whether norms of a source are still to come in the backward
+        pass of the total loss. There are none in a backward pass of another
+        term."""
+        return self._scale is not None and source not in self._noted
+
+    def add_norms(self, norms: Tensor, source: Hashable) -> None:
+        """Add the norm of the weighted gradient at some predictions, once in
+        the backward pass of the total loss.
+
+        Args:
+            norms (Tensor): Norm of each image, float32 of shape (B,).
+            source (Hashable): What stands for the predictions.
+        """
+        if self.awaits_norms(source):
+            self._norms[source] = norms
+            self._noted.add(source)
 
     def watch_total(self, loss: Tensor) -> None:
         """Watch the gradient at the total loss, which AMP and gradient
@@ -183,6 +203,7 @@ class BatchContext:
 
     def _note_scale(self, gradient: Tensor) -> None:
         self._scale = gradient
+        self._noted.clear()
 
     @property
     def norms(self) -> Optional[Tensor]:
@@ -194,7 +215,7 @@ class BatchContext:
         """
         if not self._norms or self._scale is None or self._hides_norms:
             return None
-        rows = functools.reduce(torch.hypot, self._norms)
+        rows = functools.reduce(torch.hypot, self._norms.values())
         rows = rows / (self.parts[1] * self._scale)
         if self._share is None:
             return rows

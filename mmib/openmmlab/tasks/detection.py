@@ -157,7 +157,8 @@ def _weigh_predictions(head: nn.Module, batch: BatchContext,
         def note(rows: Sequence[Tensor]) -> None:
             norms = torch.stack([norms_of_images(row) for row in rows])
             factor = _smallest(divisors) / batch.size
-            batch.add_norms(torch.linalg.vector_norm(norms, dim=0) * factor)
+            batch.add_norms(
+                torch.linalg.vector_norm(norms, dim=0) * factor, note)
 
         weighed = iter(weigh_gradients(weights, preds, dim, note))
         args, kwargs = apply_to((args, kwargs), _is_trained,
