@@ -27,7 +27,7 @@ class Ledger:
     def __init__(self, position: int = 0) -> None:
         self.position = position
         """int: The end of the newest batch of which any slot is trained on. In
-        MMEngine the position moves when the step begins, in a Session when a
+        MMEngine the position moves when the step is over, in a Session when a
         loss is weighed."""
         self.first = position
         """int: Number of the first slot that the ledger keeps."""
@@ -48,13 +48,9 @@ class Ledger:
         self._columns = self._columns.followed_by(
             Columns(plan.indices, plan.weights, plan.tier_of_slot, means))
 
-    def pad(self, world_size: int) -> None:
-        """Repeat the first slots of the rest until the rest divides evenly
-        among the ranks."""
-        left = self.end - self.position
-        missing = -left % world_size
-        if left and missing:
-            rows = np.resize(np.arange(left), missing)
+    def repeat(self, rows: np.ndarray) -> None:
+        """Append slots of the rest once more, by their places in the rest."""
+        if len(rows):
             self._columns = self._columns.followed_by(self.rest().at(rows))
 
     def thin_rest(self, rows: np.ndarray, scale: float) -> None:

@@ -52,14 +52,17 @@ class OpenPlans:
     def advance(self, before: int, position: int) -> List[PlanRecord]:
         """Close the plans that are over when the position moves forward.
         Return the plans that have begun since the position before."""
-        records = self._records
-        begun = [
-            record for record in records
-            if before <= record.first_slot < position
-        ]
+        records, begun = self._records, self.begun(before, position)
         while len(records) > 1 and records[1].first_slot < position:
             records.pop(0)
         return begun
+
+    def begun(self, begin: int, end: int) -> List[PlanRecord]:
+        """Return the plans whose first slot is one of these."""
+        return [
+            record for record in self._records
+            if begin <= record.first_slot < end
+        ]
 
     def is_annealing(self, slot: int) -> bool:
         """Return whether a slot belongs to a plan of annealing."""

@@ -210,6 +210,7 @@ class Run:
         steps of another size, and repeated until all ranks have equally many.
         """
         newest, begin = self.plans.newest, self.ledger.position
+        prunes = False
         if newest is not None:
             pass_length = self.schedule.pass_length
             # Without the slots that were repeated for other ranks.
@@ -222,8 +223,17 @@ class Run:
                 self.ledger.end_at(begin + own)
             if tail:
                 self._cut_rest(tail, newest)
-        self.ledger.pad(self.world_size)
         left = self.ledger.end - begin
+        missing = -left % self.world_size if left else 0
+        # As the baseline repeats the first indices of a pass. A plan may be in
+        # the order of the dataset, so another plan repeats random slots.
+        again = np.resize(np.arange(left), missing)
+        if prunes and missing:
+            # Not of the plans' generator, which ranks of another number share.
+            rng = np.random.default_rng((self.seed, begin))
+            again = rng.choice(left, missing, replace=missing > left)
+        self.ledger.repeat(again)
+        left += missing
         if newest and begin == newest.first_slot and (step.drop_last
                                                       and left < step.slots):
             self.warn(
@@ -469,8 +479,11 @@ class Run:
         if reason is not None:
             raise Refusal(f'The run can\'t go on: {reason}.')
         is_same_policy = state['policy'] == repr(self.policy)
-        if state['policy_type'] == _type_name(self.policy):
-            self._load_policy(to_arrays(state['policy_state']))
+        policy = self.policy
+        if state['policy_type'] == _type_name(policy):
+            policy = _resumed(policy, to_arrays(state['policy_state']))
+        # Nothing was written until here, so a refused state changes nothing.
+        self.policy = policy
         # With a new ledger, slots that were dealt before are refused.
         self.ledger, self.log = Ledger(), VisitLog()
         self.ledger.load_state_dict(state['ledger'])
@@ -501,15 +514,6 @@ class Run:
             self.ledger.forget_tiers()
         self.count_from(state['iteration'], state['saved_iters'])
         return what_changed(state, own)
-
-    def _load_policy(self, policy_state: Dict[str, Any]) -> None:
-        try:
-            self.policy.load_state_dict(policy_state)
-        # A user's policy may raise anything.
-        except Exception as error:
-            raise damaged(
-                'policy_state',
-                f'is not a state of {self.policy!r} ({error!r})') from error
 
     def count_from(self,
                    iteration: int,
@@ -582,6 +586,18 @@ def _own(policy: Policy) -> Policy:
             f'{type(policy).__name__} cannot be copied for this run ({error}):'
             ' let the policy open files, locks and generators when it draws a '
             'plan, and not before.') from error
+
+
+def _resumed(policy: Policy, state: Dict[str, Any]) -> Policy:
+    """Return a copy of a policy that goes on from a state."""
+    policy = _own(policy)
+    try:
+        policy.load_state_dict(state)
+    # A user's policy may raise anything.
+    except Exception as error:
+        raise damaged('policy_state',
+                      f'is not a state of {policy!r} ({error!r})') from error
+    return policy
 
 
 def _type_name(policy: Policy) -> str:

@@ -174,8 +174,10 @@ class Session:
             slots (Slots): The slots of these samples.
             predictions (Tensor, optional): The tensor that the losses are
                 computed from, such as logits, of shape (B, ...). Its gradient
-                shows what the choice of images is worth. If None, losses stand
-                in for the norms of gradients. Defaults to None.
+                shows what the choice of images is worth. Other terms of the
+                loss must not use the same tensor: give the losses and
+                ``weigh`` a view, ``logits.view_as(logits)``. If None, losses
+                stand in for the norms of gradients. Defaults to None.
 
         Returns:
             Tensor: Weighted losses of shape (B,), float32 or wider. In

@@ -55,14 +55,15 @@ class Slots:
 
     def __getitem__(self, part: Union[slice, np.ndarray,
                                       torch.Tensor]) -> 'Slots':
+        if torch.is_tensor(part):
+            part = part.cpu().numpy()
         if not isinstance(part, slice):
-            # torch chooses the rows, as torch chooses those of the losses:
-            # numpy would take a mask of uint8 for numbers.
-            if isinstance(part, np.ndarray):
-                part = torch.from_numpy(np.ascontiguousarray(part))
-            elif torch.is_tensor(part):
-                part = part.cpu()
-            part = np.atleast_1d(torch.arange(len(self))[part].numpy())
+            part = np.asarray(part)
+            if part.dtype == np.uint8 and part.ndim:
+                # A mask for torch, which chooses the losses, and a list of
+                # numbers for numpy.
+                part = part.astype(bool)
+            part = np.atleast_1d(part)
         return Slots(self.numbers[part], self.indices[part],
                      self.weights[part], self.relative_weights[part], self.end,
                      self.annealing, self.token)

@@ -150,7 +150,8 @@ class Remembers(RandomPruning):
 
 
 def test_a_policy_of_ones_own():
-    """Its state is its own matter, and an error of it is told alike."""
+    """Its state is its own matter. An error of the policy is shown, and the
+    policy that refuses a state stays as it was."""
     state = state_of(DrivenTraining(Remembers()).train(30).run)
     rest = DrivenTraining(Remembers())
     assert what_changed(state, rest.run.state_dict()) == []
@@ -158,6 +159,13 @@ def test_a_policy_of_ones_own():
     assert rest.run.policy.numbers == [1, 2]
     assert rest.run.policy.array.tolist() == [0, 1, 2]
     state['policy_state'] = dict(numbers=['x'])
+    run = DrivenTraining(Remembers()).run
+    run.policy.numbers = run.policy.array = None
     with pytest.raises(
             Refusal, match='`policy_state` .*invalid literal.*' + WHAT_TO_DO):
-        DrivenTraining(Remembers()).run.load_state_dict(state)
+        run.load_state_dict(state)
+    assert run.policy.numbers is None
+    del state['policy_state']['numbers']
+    state['policy_state'].update(numbers=[3], array=None)
+    run.load_state_dict(state)
+    assert run.policy.numbers == [3]

@@ -10,7 +10,7 @@ from mmib.ledger import Ledger
 from mmib.pruning import EpochPlan
 from tests.training import state_of
 
-NAMES = ('deal', 'pad', 'go_to', 'forget', 'thin_rest', 'forget_tiers', 'save')
+NAMES = ('deal', 'repeat', 'go_to', 'forget', 'thin_rest', 'forget_tiers', 'save')
 
 
 def plan_of(rng, size):
@@ -39,11 +39,11 @@ def test_the_ledger_is_a_list(operations, begin, seed):
             ledger.deal(plan, mean)
             rows += zip(plan.indices.tolist(), plan.weights.tolist(),
                         plan.tier_of_slot.tolist(), number * [mean])
-        elif name == 'pad':
-            ledger.pad(number)
+        elif name == 'repeat':
+            again = rng.integers(0, left, number) if left else np.arange(0)
+            ledger.repeat(again)
             rest = rows[position - first:]
-            rows += [rest[k % left] for k in range(-left % number)] * (
-                left > 0)
+            rows += [rest[row] for row in again]
         elif name == 'go_to':
             # Never back.
             target = min(position + number - 4, first + len(rows))
@@ -115,7 +115,7 @@ def test_the_token_changes_where_numbers_are_of_other_slots():
     token = ledger.token
     ledger.go_to(3)
     ledger.forget(2)
-    ledger.pad(4)
+    ledger.repeat(np.arange(2))
     ledger.deal(plan_of(rng, 5), 1.5)
     assert ledger.token is token
     ledger.thin_rest(np.arange(3), 1.5)
@@ -157,14 +157,3 @@ def test_a_state_is_a_copy():
     ledger.forget_tiers()
     assert str(state) == before
     assert {type(value) for value in state.values()} == {int, torch.Tensor}
-
-
-@pytest.mark.parametrize('world_size, expected', [(2, 6), (4, 8), (16, 16)])
-def test_more_ranks_than_slots(world_size, expected):
-    """The first slots come again, more than once if needed."""
-    ledger = Ledger()
-    ledger.deal(plan_of(np.random.default_rng(0), 5), 1.5)
-    ledger.pad(world_size)
-    indices = ledger.rest().indices
-    assert len(indices) == expected
-    assert indices.tolist() == np.resize(indices[:5], expected).tolist()

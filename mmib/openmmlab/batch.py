@@ -2,8 +2,7 @@
 """The batch in training, which the hook and the losses share."""
 import functools
 import weakref
-from typing import (Dict, Hashable, List, Optional, Sequence, Set, Tuple,
-                    Union)
+from typing import Dict, Hashable, List, Optional, Sequence, Set, Tuple, Union
 
 import numpy as np
 import torch

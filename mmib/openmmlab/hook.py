@@ -27,7 +27,7 @@ from .registry import build_policy
 from .runner.checkpoint import seal, unsealed
 from .runner.checks import (check_batch, check_length, check_ranks,
                             check_training)
-from .runner.compat import before_saving, restart_loader
+from .runner.compat import at_edges_of_steps, before_saving, restart_loader
 from .runner.epochs import ScheduleSteps, begin_epoch
 from .runner.mean_weight import decide_mean_weight
 
@@ -109,6 +109,8 @@ class InfoBatchHook(Hook):
         self.has_begun = False
         """bool: Whether there is a :attr:`run`."""
         self._slots: Slots  # Slots of the batch in training.
+        # Whether a step has begun that isn't over.
+        self._is_in_step = False
         self._steps: Optional[ScheduleSteps] = None  # None by iterations.
         self._loaded: Optional[Dict[str, Any]] = None
 
@@ -149,6 +151,7 @@ class InfoBatchHook(Hook):
         if self._steps is None and runner.iter > 0:
             restart_loader(runner.train_loop)
         before_saving(runner, self.run.merge)
+        at_edges_of_steps(runner, self.begin_step, self.end_step)
 
     def _set_up_run(self, runner: Runner, task: tasks.Task) -> None:
         loader = runner.train_dataloader
@@ -251,15 +254,16 @@ class InfoBatchHook(Hook):
         if self._steps is not None:
             begin_epoch(runner, self.run, self._steps)
 
-    def before_train_iter(self,
-                          runner: Runner,
-                          batch_idx: int,
-                          data_batch: Optional[dict] = None) -> None:
-        """Set the weights of this batch."""
+    def begin_step(self, runner: Runner, batch_idx: int,
+                   data_batch: Any) -> None:
+        """Set the weights of this batch, after all other hooks."""
         if batch_idx == 0:
             # A hook may have changed the losses, as MMPretrain's
             # SwitchRecipeHook does.
             tasks.attach(runner.model, self.batch, runner.hooks)
+        if self._is_in_step:
+            # The loop goes on after an error within a step.
+            self._advance()
         run = self.run
         size = self._sampler.batch_size(runner.train_dataloader.batch_size)
         check_batch(data_batch, size)
@@ -267,25 +271,39 @@ class InfoBatchHook(Hook):
         slots = self._slots = run.ledger.batch(
             position, size, run.rank, run.world_size,
             run.plans.is_annealing(position))
-        for record in run.advance(slots.end):
+        for record in run.plans.begun(position, slots.end):
             self._reporter.plan_begins(record)
         if slots.annealing:
             self.batch.clear()
-            run.count_visits(position)
         else:
             rows = np.array([slots.relative_weights, slots.weights])
             device = next(runner.model.parameters()).device
             self.batch.set_weights(*to_device(rows, device))
+        self._is_in_step = True
+
+    def end_step(self, data_batch: Any) -> None:
+        """Log the scores and norms of this batch, before all other hooks. A
+        checkpoint that is written within a step has the state of the edge
+        before the step, and the step is made again."""
+        self._advance()
+        if not self._slots.annealing:
+            self._record(data_batch, self.batch.scores, self.batch.norms)
+
+    def _advance(self) -> None:
+        """Move the position to the end of this batch."""
+        run, begin = self.run, self.run.ledger.position
+        run.advance(self._slots.end)
+        if self._slots.annealing:
+            run.count_visits(begin)
+        self._is_in_step = False
 
     def after_train_iter(self,
                          runner: Runner,
                          batch_idx: int,
                          data_batch: Optional[dict] = None,
                          outputs: Optional[dict] = None) -> None:
-        """Log the scores and norms of this batch."""
-        if not self._slots.annealing:
-            self._record(data_batch, self.batch.scores, self.batch.norms)
-            self.batch.clear()
+        """Write the mean loss where LoggerHook does."""
+        self.batch.clear()
         self._reporter.after_iter(batch_idx)
 
     def _record(self, data_batch: Any, scores: Optional[torch.Tensor],

@@ -52,8 +52,8 @@ def train_rank(rank, results, work_dir, loop):
     distribute(runner)
     hook = infobatch_hook(runner)
     before, after = [], []
-    hook.before_train_iter = noted(hook.before_train_iter, before)
-    hook.after_train_iter = noted(hook.after_train_iter, after)
+    hook.begin_step = noted(hook.begin_step, before)
+    hook.end_step = noted(hook.end_step, after)
     with ExitStack() as stack:
         mocks = [
             stack.enter_context(

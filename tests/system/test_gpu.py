@@ -120,11 +120,11 @@ def test_the_step_does_not_wait_for_the_gpu(tmp_path, monkeypatch, score, hook,
         'forward',
         'error',
         applies=lambda self: self.batch.weights is not None and next(warm) > 1)
-    guard(monkeypatch, InfoBatchHook, 'before_train_iter', 'error')
+    guard(monkeypatch, InfoBatchHook, 'begin_step', 'error')
     if 'class_weight' in loss:
         # The loss copies its class weights to the GPU in each call.
         guard(monkeypatch, CrossEntropyLoss, 'forward', 'default')
-    records = guard(monkeypatch, InfoBatchHook, 'after_train_iter', 'error')
+    records = guard(monkeypatch, InfoBatchHook, 'end_step', 'error')
     runner.train()
     assert len(calls) == 2 * 85 - 2
     assert len(records) == 100

@@ -165,7 +165,7 @@ def test_hook(tmp_path, dataset, changes, operations):
     runner, watches = build(
         tmp_path, train_dataloader=dict(dataset=dataset), **changes), []
     hook = infobatch_hook(runner)
-    for name in ('before_train_iter', 'after_train_iter'):
+    for name in ('begin_step', 'end_step'):
         setattr(hook, name, watched(getattr(hook, name), watches))
     runner.train()
     assert operations <= set().union(*(w.operations.names for w in watches))

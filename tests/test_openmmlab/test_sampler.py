@@ -266,7 +266,8 @@ def begin_epoch(sampler, run, epoch):
     sampler.set_epoch(epoch)
     run.give_up_rest()
     assert run.next_plan(epoch)
-    run.ledger.pad(sampler.world_size)
+    left = run.ledger.end - run.ledger.position
+    run.ledger.repeat(np.resize(np.arange(left), -left % sampler.world_size))
     sampler.begin_epoch()
 
 

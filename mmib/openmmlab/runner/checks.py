@@ -9,7 +9,7 @@ from typing import Any, Mapping
 import torch
 from mmengine._strategy import SingleDeviceStrategy
 from mmengine.dist import all_gather, get_dist_info
-from mmengine.hooks import CheckpointHook, Hook
+from mmengine.hooks import Hook
 from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import BatchSampler
@@ -93,13 +93,6 @@ def check_training(runner: Runner, hook: Hook) -> None:
         raise Refusal(
             'Keep one InfoBatchHook in `custom_hooks`: two would draw '
             'different plans for the same sampler.')
-    before = runner.hooks[:runner.hooks.index(hook)]
-    if any(isinstance(other, CheckpointHook) for other in before):
-        raise Refusal(
-            'Checkpoints would lack the scores of their last batch, because '
-            'CheckpointHook acts before InfoBatchHook: remove `priority` from '
-            'InfoBatchHook in `custom_hooks` and from '
-            '`default_hooks.checkpoint`.')
     loader = runner.train_dataloader
     # A batch sampler takes the place of the sampler, so it is named first.
     if type(loader.batch_sampler) is not BatchSampler:

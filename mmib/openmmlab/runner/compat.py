@@ -3,8 +3,9 @@
 go."""
 import functools
 import itertools
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
+from mmengine.hooks import Hook
 from mmengine.runner import IterBasedTrainLoop, Runner
 
 
@@ -65,3 +66,44 @@ def before_saving(runner: Runner, act: Callable[[], None]) -> None:
         save_checkpoint(*args, **kwargs)
 
     runner.save_checkpoint = act_and_save
+
+
+class _Edge(Hook):
+    """The hook at one end of the list of hooks."""
+
+    def __init__(self,
+                 begin: Optional[Callable] = None,
+                 end: Optional[Callable] = None) -> None:
+        self._begin, self._end = begin, end
+
+    def before_train_iter(self,
+                          runner: Runner,
+                          batch_idx: int,
+                          data_batch: Optional[dict] = None) -> None:
+        if self._begin is not None:
+            self._begin(runner, batch_idx, data_batch)
+
+    def after_train_iter(self,
+                         runner: Runner,
+                         batch_idx: int,
+                         data_batch: Optional[dict] = None,
+                         outputs: Optional[dict] = None) -> None:
+        if self._end is not None:
+            self._end(data_batch)
+
+
+def at_edges_of_steps(runner: Runner, begin: Callable, end: Callable) -> None:
+    """Act at the edges of each step: after all other hooks have prepared the
+    step, and before any of them sees that the step is over.
+
+    A hook may save a checkpoint in either event, and may compute losses that
+    aren't trained on. Both then lie outside of the step. The function can go
+    when the priorities of hooks differ between events.
+
+    Args:
+        runner (Runner): The runner, in ``before_train``.
+        begin (Callable): ``begin(runner, batch_idx, data_batch)``.
+        end (Callable): ``end(data_batch)``.
+    """
+    # Another list: MMEngine is going through the old one.
+    runner._hooks = [_Edge(end=end), *runner._hooks, _Edge(begin=begin)]
