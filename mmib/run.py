@@ -230,7 +230,8 @@ class Run:
         again = np.resize(np.arange(left), missing)
         if prunes and missing:
             # Not of the plans' generator, which ranks of another number share.
-            rng = np.random.default_rng((self.seed, begin))
+            assert self.seed is not None
+            rng = np.random.default_rng([self.seed, begin])
             again = rng.choice(left, missing, replace=missing > left)
         self.ledger.repeat(again)
         left += missing
