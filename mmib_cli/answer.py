@@ -9,10 +9,9 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 from mmengine.config import Config
 from mmengine.registry import HOOKS
 
-from mmib.openmmlab.config.parts import infobatch_hooks, length_of
-from mmib.openmmlab.console.forecast import forecast_of
+from mmib.openmmlab.config.outlook import forecast_of
+from mmib.openmmlab.config.parts import infobatch_hooks, length_of, type_name
 from mmib.openmmlab.hook import InfoBatchHook
-from mmib.openmmlab.runner.checks import type_name
 from mmib.pruning import Policy
 
 from .files import ABSENT, changes, number, table

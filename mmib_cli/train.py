@@ -16,8 +16,7 @@ from mmengine.registry import DATASETS, HOOKS, DefaultScope
 import mmib
 from mmib.errors import Refusal
 from mmib.labels.config import listed_images, lists_checksum
-from mmib.openmmlab.config.parts import infobatch_hooks, length_of
-from mmib.openmmlab.runner.checks import type_name
+from mmib.openmmlab.config.parts import infobatch_hooks, length_of, type_name
 from mmib.pruning import Neyman
 
 from .answer import answer

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from mmib import InfoBatchHook, InfoBatchSampler
 from mmib.errors import Refusal
-from mmib.openmmlab.console.forecast import schedule_of
+from mmib.openmmlab.config.outlook import schedule_of
 from mmib.pruning import EpochPlan, ScoreOnly, as_policy
 from mmib.run import Run
 from mmib.schedule import Schedule

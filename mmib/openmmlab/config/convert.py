@@ -9,12 +9,12 @@ from mmengine.config import Config
 
 from ...errors import Refusal
 from ...pruning import Neyman, Policy
-from ..console.forecast import forecast_of
 from ..hook import InfoBatchHook
 from ..registry import POLICIES
-from ..runner.checks import no_batch_sampler, type_name
+from ..runner.checks import no_batch_sampler
 from ..sampler import BASELINES
-from .parts import add_import, check_baseline, length_of
+from .outlook import forecast_of
+from .parts import add_import, check_baseline, length_of, type_name
 from .schedule import shorten
 
 _UNPAIRED = ('Mixup', 'CutMix', 'ResizeMix')

@@ -12,8 +12,7 @@ from mmengine.config import Config
 
 from ...errors import Refusal
 from ...pruning import Policy
-from ..runner.checks import type_name
-from .parts import LENGTH_FIELD, check_baseline, length_of
+from .parts import LENGTH_FIELD, check_baseline, length_of, type_name
 
 # MMEngine registers a scheduler of each kind for the learning rate, the
 # momentum and any parameter. `PolyLRRatio` is one of MMSegmentation.

@@ -1,18 +1,10 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What pruning will make of a schedule, before the first step."""
 import math
-from typing import TYPE_CHECKING, List, NamedTuple, Optional
-
-from mmengine.config import Config
+from typing import List, NamedTuple, Optional
 
 from ...pruning import Policy
 from ...schedule import Schedule
-from ..config.parts import length_of
-from ..runner.checks import check_length
-from ..runner.mean_weight import decide_mean_weight
-
-if TYPE_CHECKING:
-    from ..hook import InfoBatchHook
 
 
 class Forecast(NamedTuple):
@@ -86,58 +78,3 @@ def forecast(policy: Policy,
             f'It runs about {100 * iters / full_iters:.0f} % of the iterations'
             ' that the baseline needs for as many passes.')
     return Forecast(lines, share, mean_weight, iters, full_iters)
-
-
-def forecast_of(cfg: Config,
-                hook: 'InfoBatchHook',
-                num_images: Optional[int] = None,
-                gpus: int = 1,
-                repeats: int = 1) -> Forecast:
-    """Forecast the run of a config, with or without InfoBatch.
-
-    Args:
-        cfg (Config): The config.
-        hook (InfoBatchHook): The hook of the run.
-        num_images (int, optional): Images of a pass. None where the data isn't
-            read. Defaults to None.
-        gpus (int): GPUs, or other ranks. Defaults to 1.
-        repeats (int): How often a ``RepeatDataset`` has each image. Defaults
-            to 1.
-
-    Raises:
-        Refusal: If the run is too short for these images.
-    """
-    mean_weight = decide_mean_weight(hook.normalize,
-                                     cfg.get('optim_wrapper') or {})
-    if num_images is None:
-        schedule = schedule_of(cfg, hook, 1, batch_size=1)
-    else:
-        batch_size = cfg.train_dataloader.batch_size
-        schedule = schedule_of(cfg, hook, num_images, batch_size, gpus,
-                               repeats)
-        check_length(schedule, hook.policy.prunes)
-    return forecast(hook.policy, schedule, mean_weight.is_one, num_images
-                    is not None)
-
-
-def schedule_of(cfg: Config,
-                hook: 'InfoBatchHook',
-                num_images: int,
-                batch_size: int,
-                gpus: int = 1,
-                repeats: int = 1) -> Schedule:
-    """Return the schedule of a run that isn't built. The other arguments are
-    those of :func:`forecast_of`."""
-    unit, length = length_of(cfg)
-    # All ranks have as many slots, and each leaves its own last ones.
-    slots = -(-num_images // gpus)
-    if not cfg.train_dataloader.get('drop_last'):
-        slots += batch_size - 1
-    return Schedule(
-        num_images,
-        batch_size * gpus,
-        length,
-        hook.delta,
-        hook.start,
-        iters_per_epoch=slots // batch_size if unit == 'epoch' else None,
-        first_pass=repeats * num_images)

@@ -3,7 +3,6 @@
 of configs uses the same refusals."""
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
-from inspect import isclass
 from typing import Any, Mapping
 
 import torch
@@ -18,13 +17,6 @@ from ...errors import Refusal
 from ...run import Run
 from ...schedule import Schedule
 from ..data.delivery import DeliveryCheck
-
-
-def type_name(node: dict) -> str:
-    """Return the name of a ``type``, which is a class, or a string with or
-    without scope."""
-    kind = node.get('type')
-    return kind.__name__ if isclass(kind) else str(kind).rpartition('.')[-1]
 
 
 def needs_known_loop(instead_of: str) -> Refusal:

@@ -11,7 +11,7 @@ from typing import Any, Iterator, NamedTuple, Optional, Tuple
 
 from torch.nn.utils import clip_grad_norm_
 
-from .checks import type_name
+from ..config.parts import type_name
 
 # Optimizers whose steps are proportional to the gradient, also with momentum.
 _PROPORTIONAL = ('ASGD', 'SGD')
