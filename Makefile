@@ -11,6 +11,8 @@ MMPRETRAIN ?= .venv-mmpretrain
 MMDET ?= .venv-mmdet
 # OneDL's with Lightning, accelerate and transformers.
 FRAMEWORKS ?= .venv-frameworks
+# torch, numpy, pytest and hypothesis alone.
+CORE ?= .venv-core
 # Of pytest:
 #   make test ARGS="-k Neyman tests/test_pruning"
 ARGS ?=
@@ -19,13 +21,22 @@ ARGS ?=
 # Those that ARGS chooses run in one, which starts sooner.
 PARALLEL = $(if $(ARGS),,-n 2 --dist loadfile --no-loadscope-reorder)
 
-.PHONY: demo test test-openmmlab test-mmpretrain test-mmdet test-frameworks coverage lint docs
+# What needs no MMEngine.
+CORE_TESTS = tests/test_pruning tests/test_slots.py tests/test_stream.py \
+	tests/test_schedule.py tests/test_passes.py tests/test_visits.py \
+	tests/test_worth.py tests/test_weigh.py tests/test_planner.py \
+	tests/test_run.py tests/test_explain.py tests/test_states.py
+
+.PHONY: demo test test-core test-openmmlab test-mmpretrain test-mmdet test-frameworks coverage lint docs
 
 demo: $(VENV)/installed
 	$(BIN)/python tools/demo.py
 
 test: $(VENV)/installed-test
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+test-core: $(CORE)/installed
+	$(CORE)/bin/python -m pytest $(if $(ARGS),$(ARGS),$(CORE_TESTS))
 
 test-openmmlab: $(OPENMMLAB)/installed
 	$(OPENMMLAB)/bin/python -m pytest $(PARALLEL) $(ARGS)
@@ -63,6 +74,12 @@ $(VENV)/installed-test: $(VENV)/installed
 
 $(VENV)/installed-docs: $(VENV)/installed
 	$(BIN)/python -m pip install -e '.[docs]'
+	touch $@
+
+$(CORE)/installed: setup.py
+	$(PYTHON) -m venv $(CORE)
+	$(CORE)/bin/python -m pip install torch==2.13.0
+	$(CORE)/bin/python -m pip install -e . pytest==9.2.0 hypothesis==6.170.15
 	touch $@
 
 # Compiles mmcv, 11 minutes on 2 cores. It imports pkg_resources, which

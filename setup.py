@@ -93,7 +93,7 @@ setup(
     cmdclass={'build_py': BuildWithMim},
     entry_points={'console_scripts': ['mmib = mmib_cli:main']},
     zip_safe=False,
-    # What is tested.
+    # What is tested, with torch 2.13. Torch 2.4 has no build for CPUs alone.
     python_requires='>=3.11',
     install_requires=['numpy', 'torch>=2.4'],
     # The two stacks share their import names and overwrite each other, so

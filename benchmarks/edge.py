@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 
 from mmib.pruning import Neyman
-from mmib.ranks import rank_and_world_size
-from mmib.run import Run
-from mmib.schedule import Schedule
-from mmib.visits import Entry
+from mmib.ranks import world_of_process
+from mmib.run.run import Run
+from mmib.scores.log import Entry
+from mmib.stream.schedule import Schedule
 
 BATCH_SIZE = 1024  # Of all ranks.
 PLANS = 6
@@ -37,31 +37,37 @@ class Timed(Neyman):
 
 def edges(size):
     """Seconds of the edges of plans, and of the policy in them."""
-    rank, world_size = rank_and_world_size()
+    world, steps = world_of_process(), 10 * size // BATCH_SIZE
     run = Run(
         np.arange(size),
         Timed(ratio=0.6),
-        Schedule(size, BATCH_SIZE, 10 * size // BATCH_SIZE, 1),
+        Schedule.of(
+            size,
+            steps,
+            BATCH_SIZE,
+            delta=1,
+            start=0,
+            by_epoch=False,
+            min_gap=steps // 1000 * BATCH_SIZE),
         print,
         seed=0,
-        lockstep=True)
-    run.set_rank(rank, world_size)
-    ledger, batch_size = run.ledger, BATCH_SIZE // world_size
+        every_rank_trains=True)
+    run.begin(world)
+    stream, batch_size = run.stream, BATCH_SIZE // world.size
     losses = torch.from_numpy(
-        np.random.default_rng(rank).lognormal(size=batch_size)).float()
+        np.random.default_rng(world.rank).lognormal(size=batch_size)).float()
     times = []
     # The first plan that prunes follows a full pass.
     while len(times) < PLANS + 2:
-        while ledger.end - ledger.position < BATCH_SIZE:
-            if world_size > 1:
+        while stream.left < BATCH_SIZE:
+            if world.size > 1:
                 dist.barrier()  # As each step of a run waits for all ranks.
             begin = time.perf_counter()
             run.next_plan()
             # The run has a copy of the policy.
             times.append((time.perf_counter() - begin, run.policy.seconds))
-        slots = ledger.batch(
-            ledger.position, batch_size, rank, world_size, annealing=False)
-        run.advance(slots.end)
+        slots = stream.batch(stream.position, batch_size, world)
+        stream.advance(slots.end)
         run.log.record(Entry(slots.numbers, losses, losses))
     return np.array(times[2:])
 
@@ -76,7 +82,7 @@ def main():
     args = parser.parse_args()
     if 'RANK' in os.environ:
         dist.init_process_group('gloo')
-    rank, world_size = rank_and_world_size()
+    rank, world_size = world_of_process()
     if rank == 0:
         print('| images | ranks | edge without policy, s | policy, s |\n'
               '|---|---|---|---|')

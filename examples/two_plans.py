@@ -3,22 +3,22 @@
 loop or a Runner."""
 import numpy as np
 
-from mmib.ledger import Ledger
 from mmib.pruning import EpochPlan, MeanThreshold, Progress, draw_plan
-from mmib.visits import Tables
+from mmib.scores.table import Tables
+from mmib.stream.stream import Stream
 from mmib.worth import from_sums
 
 rng = np.random.default_rng(0)
 losses = np.array([0.1, 0.2, 0.3, 0.4, 2.0, 3.0], np.float32)
-ledger = Ledger()
+stream = Stream(pass_length=6)
 tables = Tables(images=np.arange(6))  # All scores are 1.
 
 
 def train(plan, iteration):
     """Visit each slot of a plan: the network gives a loss and a norm."""
-    ledger.deal(plan, plan.mean_weight)
-    slots = ledger.rest()
-    ledger.go_to(ledger.end)
+    stream.deal(plan, len(plan), plan.mean_weight)
+    slots = stream.rest()
+    stream.advance(stream.end)
     tables.count_visits(slots.indices)
     scores = losses[slots.indices]
     iterations = np.full(len(scores), iteration)

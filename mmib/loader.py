@@ -10,10 +10,10 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset
 
 from .errors import Refusal
-from .ranks import all_gather, random_seed, rank_and_world_size
-from .run import Run
-from .schedule import StepSize
-from .slots import Slots
+from .ranks import World, all_gather, random_seed, world_of_process
+from .run.run import Rest, Run
+from .stream.schedule import StepSize
+from .stream.slots import Slots
 
 # Batches that iterators in a row deliver without any `weigh` before a refusal.
 _MOST_UNWEIGHED = 20
@@ -27,19 +27,19 @@ class Cursor:
     Args:
         step (StepSize): The steps of the iterator.
         begin (int): Position in the stream where the iterator begins.
-        ends_if_empty (bool): Whether the epoch is over if the iterator has no
-            batch to deliver. Defaults to False.
+        gives_up (bool): Whether the iterator has no batch, because the slots
+            that are left fill none and were given up. Defaults to False.
     """
 
     def __init__(self,
                  step: StepSize,
                  begin: int,
-                 ends_if_empty: bool = False) -> None:
+                 gives_up: bool = False) -> None:
         self.step = step
         self.begin = self.next_slot = begin
-        self.ends_if_empty = ends_if_empty
+        self.gives_up = gives_up
         self.num_issued = 0
-        self.has_ended = False
+        self.has_ended = self.is_stale = False
         self._in_flight: Deque[Slots] = deque()
 
     def issue(self, slots: Slots) -> List[int]:
@@ -54,15 +54,6 @@ class Cursor:
         """Return the slots of the oldest batch in flight."""
         return self._in_flight.popleft()
 
-    def finish(self) -> None:
-        """Mark that all batches were delivered."""
-        self.has_ended = True
-
-    @property
-    def was_empty(self) -> bool:
-        """bool: Whether the iterator has ended without a batch."""
-        return self.has_ended and not self.num_issued
-
 
 class Dealer:
     """Deals the slots of a run to the iterators of its loaders. One iterator
@@ -71,22 +62,28 @@ class Dealer:
     The stream has one position: the end of the newest batch with a weighed
     slot. Slots before the position were trained on or given up, and the next
     iterator begins at the position. Therefore a look at the first batch, a
-    ``break``, an exception, a retry and a resume need no special case.
+    ``break``, an exception, a retry and a resume need no special case. If the
+    rest of a plan has to be cut for another batch size, the iterator deals
+    from a copy of the stream. The run takes over the copy when a slot of the
+    copy is weighed, or all of its slots were delivered. Until then slots of
+    older iterators may be weighed.
 
     Args:
         run (Run): The run.
-        ranks (tuple[int, int], optional): The rank, and the number of ranks.
-            If None, each process is a rank. Defaults to None.
+        ranks (World, optional): The rank. If None, each process is a rank.
+            Defaults to None.
     """
 
-    def __init__(self,
-                 run: Run,
-                 ranks: Optional[Tuple[int, int]] = None) -> None:
+    def __init__(self, run: Run, ranks: Optional[World] = None) -> None:
         self._run, self._ranks = run, ranks
         self._cursor: Optional[Cursor] = None
         # The arguments of the newest iterator, which all ranks must share.
         self._same: Tuple[int, ...] = ()
         self._has_ranks = False
+        # A cut rest that the newest iterator deals from, and what was weighed
+        # since: nothing (0), slots of the rest (1), or older slots (2).
+        self._rest: Optional[Rest] = None
+        self._choice = 0
         # Whether any slot was weighed, or any iterator has ended. Until then,
         # a single rank may iterate by itself if the Session got a seed.
         self._is_in_use = False
@@ -99,30 +96,27 @@ class Dealer:
         """Read the rank and the number of ranks at the first call, and refuse
         other ones at later calls. At the first call, all ranks agree on a
         seed."""
-        run, now = self._run, self._ranks or rank_and_world_size()
+        run, now = self._run, self._ranks or world_of_process()
         if not self._has_ranks:
-            num_processes = rank_and_world_size()[1]
-            if num_processes % now[1]:
+            num_processes = world_of_process().size
+            if num_processes % now.size:
                 raise Refusal(
-                    f'`num_replicas={now[1]}` of the Session does not divide '
-                    f'the {num_processes} processes evenly: give the number '
-                    'of groups of processes that train on the same batches.')
+                    f'`num_replicas={now.size}` of the Session does not '
+                    f'divide the {num_processes} processes evenly: give the '
+                    'number of groups of processes that train on the same '
+                    'batches.')
             self._has_ranks = True
-            run.set_rank(*now)
-            if run.seed is None:
-                run.set_seed(random_seed())
-        elif now != (run.rank, run.world_size):
+            run.begin(now, random_seed() if run.seed is None else None)
+        elif now != run.world:
             raise Refusal(
-                f'The Session has begun as rank {run.rank} of '
-                f'{run.world_size}, and the process is now rank {now[0]} of '
-                f'{now[1]}: call `init_process_group`, or create the object '
+                f'The Session has begun as rank {run.world.rank} of '
+                f'{run.world.size}, and the process is now rank {now.rank} of '
+                f'{now.size}: call `init_process_group`, or create the object '
                 'of your framework that calls it, before the first batch.')
 
     def begin_iterator(self, batch_size: int, drop_last: bool,
                        num_prefetched: int) -> Cursor:
         """Begin an iterator. Older iterators are refused at their next batch.
-        Slots that older iterators have delivered may still be weighed, unless
-        slots of the rest are left out for another batch size.
 
         Args:
             batch_size (int): Samples of a batch on this rank.
@@ -131,38 +125,65 @@ class Dealer:
         """
         self.fix_ranks()
         run, before = self._run, self._cursor
-        step = StepSize(batch_size * run.world_size, drop_last)
+        step = StepSize(batch_size * run.world.size, drop_last)
         self._cursor = None
         if before is not None and before.has_ended and before.num_issued and (
                 self._weighed_until <= before.begin):
             self._note_unweighed(before.num_issued)
-        position = run.ledger.position
         self._same = batch_size, drop_last, num_prefetched
         if self._is_in_use:
-            position = self._agree(position)
-        run.advance(position)
-        if not run.schedule.by_epoch:
-            # An empty iterator before this one may only have checked whether
-            # the stream has ended.
-            if run.has_ended and (before is None or not before.was_empty):
+            self._agree()
+        self._rest, self._choice = None, 0
+        # An empty iterator of a loop that ends with the run.
+        may_be_empty = before is not None and before.gives_up
+        if run.schedule.by_epoch:
+            self._open_plan(step, may_be_empty)
+            stream = run.stream if self._rest is None else self._rest.stream
+        else:
+            if self.has_ended and not may_be_empty:
                 raise _over('The stream of the Session is over')
             self._check_step(step, run.schedule.length)
-            self._cursor = Cursor(step, position, ends_if_empty=True)
-            return self._cursor
-        is_at_end, newest = position == run.ledger.end, run.plans.newest
-        if is_at_end:
-            self._draw(step, before)
-        elif newest is not None and position > newest.first_slot:
-            run.warn(f'epoch {run.epoch + 1} goes on with the '
-                     f'{run.ledger.end - position} images that are left.')
-        run.prepare_rest(step)
-        position = run.ledger.position
-        # With `drop_last`, an iterator over a small rest is empty. The loop
-        # may only have looked, so a second empty iterator ends the epoch.
-        is_repeated = before is not None and before.was_empty and (before.begin
-                                                                   == position)
-        self._cursor = Cursor(step, position, is_at_end or is_repeated)
+            stream = run.stream
+        end = stream.end if run.schedule.end is None else run.schedule.end
+        left = end - stream.position
+        gives_up = drop_last and 0 < left < step.slots
+        if gives_up:
+            self._give_up(end)
+        self._cursor = Cursor(step, run.stream.position, gives_up)
         return self._cursor
+
+    def _open_plan(self, step: StepSize, may_be_empty: bool) -> None:
+        """Draw the plan of the next epoch if the open plan is over, and fit
+        the rest of the open plan to the steps."""
+        run, newest = self._run, self._run.stream.newest
+        size = run.schedule.pass_length
+        num_epochs = run.schedule.length // size
+        if run.stream.left == 0:
+            if run.epoch + 1 < num_epochs:
+                self._check_step(step, size)
+                run.next_plan(step)
+            elif not may_be_empty:
+                raise _over(f'The {num_epochs} `epochs` of the Session are '
+                            'over')
+        elif newest is not None and run.stream.position > newest.first_slot:
+            run.warn(f'epoch {run.epoch + 1} goes on with the '
+                     f'{run.stream.left} images that are left.')
+        rest = run.fitted(step)
+        if rest.is_cut is None:
+            run.take(rest)
+        else:
+            self._rest, self._choice = rest, 0
+
+    def _give_up(self, end: int) -> None:
+        """Give up the slots that fill no batch, and say how many."""
+        run, newest = self._run, self._run.stream.newest
+        # `fitted` has warned where a whole plan of an epoch is too small.
+        if not (run.schedule.by_epoch and newest
+                and run.stream.position == newest.first_slot):
+            run.warn(f'the last {end - run.stream.position} images are given '
+                     'up, because they fill no batch and `drop_last` leaves '
+                     'them out.')
+        run.stream.advance(end)
 
     def _note_unweighed(self, num_batches: int) -> None:
         """Warn that an iterator has ended with nothing weighed. After several
@@ -178,16 +199,6 @@ class Dealer:
             raise Refusal(f'Once more {text}')
         self._num_unweighed += num_batches
 
-    def _draw(self, step: StepSize, before: Optional[Cursor]) -> None:
-        """Draw the plan of the next epoch, if there is one."""
-        run = self._run
-        if run.epoch + 1 < run.schedule.length:
-            self._check_step(step, run.schedule.pass_length)
-            run.next_plan(run.epoch + 1, step)
-        elif before is None or not before.was_empty:
-            raise _over(f'The {run.schedule.length} `epochs` of the Session '
-                        'are over')
-
     @staticmethod
     def _check_step(step: StepSize, size: int) -> None:
         if step.drop_last and step.slots > size:
@@ -196,27 +207,62 @@ class Dealer:
                 '`drop_last` leaves them all out: lower `batch_size`, or '
                 'remove `drop_last`.')
 
-    def _agree(self, position: int) -> int:
-        """Return the furthest position of all ranks, and refuse arguments that
-        differ between ranks."""
+    def _agree(self) -> None:
+        """Move to the furthest position of all ranks, and refuse arguments
+        that differ between ranks."""
         run = self._run
         assert run.seed is not None
         own = [
-            position, *self._same, run.seed,
+            run.stream.position, self._choice, *self._same, run.seed,
             len(run.tables.images), run.schedule.length, run.checksum
         ]
         rows = torch.stack(all_gather(torch.tensor(own, dtype=torch.int64)))
         names = ('batch_size', 'drop_last',
                  'num_workers` and `prefetch_factor', 'seed', 'dataset',
                  'epochs', 'policy')
-        for name, column in zip(names, rows.T[1:].tolist()):
+        for name, column in zip(names, rows.T[2:].tolist()):
             if len(set(column)) > 1:
                 raise Refusal(
                     f'`{name}` differs between the ranks ({column}), which '
                     'must train on parts of the same batches: give all ranks '
                     'the same arguments, and let a policy take every random '
                     'choice from its argument `rng`.')
-        return int(rows[:, 0].max())
+        choices = {*rows[:, 1].tolist()} - {0}
+        if len(choices) > 1:
+            raise Refusal(
+                'Some ranks have weighed slots of the newest iterator, and '
+                'others slots of an iterator before with another batch size: '
+                'weigh slots of the newest iterator on all ranks.')
+        self._choice = max(choices, default=0)
+        self._settle()
+        run.stream.advance(int(rows[:, 0].max()))
+
+    def _settle(self) -> None:
+        """Take over the rest of the newest iterator if any rank has weighed
+        slots of the rest. If older slots were weighed, drop the rest, and
+        refuse the iterator."""
+        rest, choice = self._rest, self._choice
+        if rest is None or choice == 0:
+            return
+        if choice == 1 and self._run.stream is not rest.stream:
+            self._run.take(rest)
+        if choice == 2 and self._cursor is not None:
+            self._cursor.is_stale = True
+        self._rest, self._choice = None, 0
+
+    def agree_on_rest(self) -> None:
+        """Let all ranks agree on the rest that the run goes on with. Called on
+        all ranks, which have the same iterators."""
+        if self._rest is not None:
+            self._agree()
+
+    def may_weigh(self, slots: Slots) -> bool:
+        """Return whether slots may be weighed."""
+        if slots.numbering is self._run.stream.numbering:
+            return True
+        # Slots of the newest iterator, of which nothing was weighed yet.
+        return (self._rest is not None and self._choice == 0
+                and slots.numbering is self._rest.stream.numbering)
 
     def __iter__(self) -> Iterator[List[int]]:
         """Yield the dataset indices of each batch of the newest iterator: the
@@ -233,68 +279,88 @@ class Dealer:
                 'A newer iterator of a loader of this Session has begun, and '
                 'this one would deliver the same samples again: keep one '
                 'iterator, and look at samples with `dataset[index]`.')
+        if cursor.is_stale or self._choice == 2:
+            raise Refusal(
+                'Slots of an older iterator were weighed since this one began,'
+                ' with another batch size: begin a new iterator.')
 
     def _next_batch(self, cursor: Cursor) -> Optional[List[int]]:
         """Return the dataset indices of the next batch, or None where the
         iterator ends."""
         self.check(cursor)
-        run, ledger, begin = self._run, self._run.ledger, cursor.next_slot
-        step = cursor.step
-        by_epoch, world_size = run.schedule.by_epoch, run.world_size
-        while (not by_epoch and ledger.end - begin < step.slots
-               and ledger.end != run.schedule.end):
-            if run.plans.newest is not None:
+        run, begin, step = self._run, cursor.next_slot, cursor.step
+        stream, by_epoch = run.stream, run.schedule.by_epoch
+        if self._rest is not None:
+            stream = self._rest.stream
+        while (not by_epoch and stream.end - begin < step.slots
+               and stream.end != run.schedule.end):
+            if stream.newest is not None:
                 # One iterator may be the whole run, so the ranks agree here.
-                self._agree(ledger.position)
-            run.next_plan()
-        left = (ledger.end - begin) // world_size
-        size = min(step.slots // world_size, left)
-        if size == 0 or step.drop_last and size * world_size < step.slots:
+                self._agree()
+            if not run.next_plan():
+                break
+        ranks = run.world.size
+        size = min(step.slots, stream.end - begin) // ranks
+        if size == 0 or step.drop_last and size * ranks < step.slots:
             return None
-        end = begin + size * world_size
-        is_last = by_epoch or ledger.end == run.schedule.end
-        if step.drop_last and is_last and ledger.end - end < step.slots:
+        end = begin + size * ranks
+        is_last = by_epoch or stream.end == run.schedule.end
+        if step.drop_last and is_last and stream.end - end < step.slots:
             # The slots after the last whole batch are given up with it.
-            end = ledger.end
-        return cursor.issue(
-            ledger.batch(begin, size, run.rank, world_size,
-                         run.plans.is_annealing(begin), end))
+            end = stream.end
+        return cursor.issue(stream.batch(begin, size, run.world, end))
 
     def end_iterator(self, cursor: Cursor) -> None:
         """End an iterator that has delivered all of its batches. The rest of
-        the plan is given up if any slot of the plan was weighed, or if nothing
-        of the plan could be delivered.
-
-        With ``drop_last``, an iterator over a rest smaller than a batch
-        delivers nothing. The first such iterator keeps the rest, because the
-        loop may only have looked, and a second one gives the rest up.
-        """
-        cursor.finish()
-        self._is_in_use = True
+        the plan is given up if any slot of the plan was weighed, on this rank
+        or before the iterator began."""
+        self.check(cursor)
+        cursor.has_ended = self._is_in_use = True
         run, begin = self._run, cursor.begin
-        if run.schedule.by_epoch and run.plans.newest is not None:
-            begin = run.plans.newest.first_slot
-        if (run.ledger.position > begin
-                if cursor.num_issued else cursor.ends_if_empty):
-            run.give_up_rest()
+        if run.schedule.by_epoch and run.stream.newest is not None:
+            begin = run.stream.newest.first_slot
+        if run.stream.position <= begin:
+            return
+        if self._rest is not None and self._choice == 0:
+            self._choice = 1
+            run.take(self._rest)
+        left = run.stream.left
+        if left and self._weighed_until <= cursor.begin:
+            run.warn(f'{left} images are given up, because an iterator has '
+                     'delivered them, and none of them was weighed.')
+        run.stream.advance(run.stream.end)
 
-    def weighed(self, slots: Slots) -> None:
+    def note_weighed(self, slots: Slots) -> None:
         """Move the position, because a part of a batch was weighed."""
         self._is_in_use = True
         self._num_unweighed = 0
         self._weighed_until = max(slots.end, self._weighed_until)
-        self._run.advance(slots.end)
+        if self._rest is not None and self._choice == 0:
+            is_of_rest = slots.numbering is self._rest.stream.numbering
+            self._choice = 1 if is_of_rest else 2
+            if is_of_rest:
+                self._run.take(self._rest)
+        self._run.stream.advance(slots.end)
 
     def reset(self) -> None:
         """Forget the iterators, because the run was resumed."""
-        self._cursor = None
+        self._cursor = self._rest = None
+        self._choice = 0
         self._is_in_use = True
         self._weighed_until = 0
 
     @property
+    def has_ended(self) -> bool:
+        """bool: Whether the stream has fewer slots left than there are ranks.
+        """
+        run = self._run
+        end = run.schedule.end
+        return end is not None and end - run.stream.position < run.world.size
+
+    @property
     def is_over(self) -> bool:
         """bool: Whether the position is at the end of the open plan."""
-        return self._run.ledger.position == self._run.ledger.end
+        return self._run.stream.left == 0
 
 
 def _over(text: str) -> Refusal:

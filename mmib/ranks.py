@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The rank of this process, and exchanges between ranks."""
-from typing import List, Tuple
+from typing import List, NamedTuple
 
 import numpy as np
 import torch
@@ -8,12 +8,24 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def rank_and_world_size() -> Tuple[int, int]:
+class World(NamedTuple):
+    """A rank among others.
+
+    Args:
+        rank (int): The rank, from 0. Defaults to 0.
+        size (int): Number of ranks. Defaults to 1.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+
+def world_of_process() -> World:
     """Return the rank of this process and the number of processes: ``(0, 1)``
     without a process group."""
     if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return 0, 1
+        return World(dist.get_rank(), dist.get_world_size())
+    return World()
 
 
 def all_gather(tensor: Tensor) -> List[Tensor]:
@@ -22,7 +34,7 @@ def all_gather(tensor: Tensor) -> List[Tensor]:
     Args:
         tensor (Tensor): A tensor of the same shape and type on all ranks.
     """
-    if rank_and_world_size()[1] == 1:
+    if world_of_process().size == 1:
         return [tensor]
     device = _device_of_group(tensor)
     own = tensor.to(device)

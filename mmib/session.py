@@ -4,7 +4,7 @@ import inspect
 import math
 import operator
 import warnings
-from typing import Any, Callable, Dict, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Optional, Union
 
 import numpy as np
 import torch
@@ -12,17 +12,18 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from .errors import Refusal
-from .explain import Explanation
 from .loader import Dealer, Loader
-from .plan_record import PlanRecord
-from .pruning import Neyman, Policy, as_policy
-from .ranks import random_seed, rank_and_world_size
-from .run import Run
-from .schedule import Schedule, check_arguments
-from .slots import Slots
-from .visits import Entry
-from .weigh import is_transformed, own_norms, to_device, weigh_losses
-from .worth import VarianceRatio
+from .plans import Neyman, Policy, as_policy
+from .ranks import World, random_seed, world_of_process
+from .run.explain import Explanation
+from .run.run import Run
+from .scores.log import Entry
+from .scores.table import check_ema
+from .scores.weigh import is_transformed, own_norms, to_device, weigh_losses
+from .scores.worth import VarianceRatio
+from .stream.schedule import Schedule, check_fractions
+from .stream.slots import Slots
+from .stream.stream import Dealt
 
 
 class Session:
@@ -92,19 +93,20 @@ class Session:
                  seed: Optional[int] = None,
                  num_replicas: Optional[int] = None,
                  rank: Optional[int] = None) -> None:
-        check_arguments(delta, start, ema, 'of a Session')
+        check_fractions(delta, start, 'of a Session')
+        check_ema(ema, 'of a Session')
         size = _length_of(dataset)
         policy = Neyman() if policy is None else as_policy(policy)
         num_epochs = _checked_epochs(epochs)
         schedule = _schedule_of(size, stream, policy, num_epochs, delta, start)
         if policy.prunes and schedule.prunes_nothing:
             raise Refusal(
-                'Nothing would be pruned: annealing begins at '
-                f'{schedule.unit} {schedule.annealing_at} of '
-                f'{schedule.length}, and the first pass is full. Give the '
-                'Session more `epochs`, or raise `delta`.')
+                'Nothing would be pruned: annealing begins after '
+                f'{schedule.annealing / size:.3g} of '
+                f'{schedule.length / size:.3g} passes, and the first pass is '
+                'full. Give the Session more `epochs`, or raise `delta`.')
         seed = _checked_seed(seed)
-        if seed is None and rank_and_world_size()[1] > 1:
+        if seed is None and world_of_process().size > 1:
             seed = random_seed()
         self.dataset = dataset
         self.epochs = None if stream else num_epochs
@@ -119,7 +121,7 @@ class Session:
         self._dealer = Dealer(self._run, _ranks_of(rank, num_replicas))
         # In one batch of each plan, the gradient at the predictions is
         # compared with the gradient of the losses alone.
-        self._probed_plan: Optional[PlanRecord] = None
+        self._probed_plan: Optional[Dealt] = None
 
     def loader(self,
                batch_size: int = 1,
@@ -201,7 +203,7 @@ class Session:
         if not (losses.requires_grad and torch.is_grad_enabled()):
             return losses
         self._check(losses, slots, predictions)
-        self._dealer.weighed(slots)
+        self._dealer.note_weighed(slots)
         if losses.dtype in (torch.float16, torch.bfloat16):
             losses = losses.float()
         if slots.annealing:
@@ -214,8 +216,9 @@ class Session:
             np.array([slots.relative_weights, slots.weights]), losses.device)
         if predictions is not None and predictions.requires_grad:
             entry.awaits_norms = True
-            if self._run.plans.current is not self._probed_plan:
-                self._probed_plan = self._run.plans.current
+            plan = self._run.stream.current
+            if plan is not self._probed_plan:
+                self._probed_plan = plan
                 entry.own_norms = own_norms(losses, weights, predictions)
                 self._run.log.probe = entry
             predictions.register_hook(entry.note_gradient)
@@ -234,12 +237,12 @@ class Session:
                 f'`slots` are of type {type(slots).__name__}: hand on the '
                 'slots that the loader delivers with a batch, as in `for '
                 'slots, batch in loader`.')
-        if slots.token is not self._run.ledger.token:
+        if not self._dealer.may_weigh(slots):
             raise Refusal(
                 '`slots` belong to another Session, to a time before '
-                '`load_state_dict`, or to an iterator before one with another '
-                'batch size: take them from the newest iterator of a loader '
-                'of this Session.')
+                '`load_state_dict`, or to one of two iterators with different '
+                'batch sizes, and slots of the other one were weighed: take '
+                'slots from the newest iterator of a loader of this Session.')
         if len(losses) != len(slots):
             raise Refusal(
                 f'{len(losses)} losses were given for {len(slots)} slots. For '
@@ -269,13 +272,11 @@ class Session:
     @property
     def progress(self) -> float:
         """float: How much of the run is over, in [0, 1], for schedules."""
-        run, length = self._run, self._run.schedule.length
-        if not run.schedule.by_epoch:
-            return 1. if run.has_ended else run.ledger.position / length
-        epochs = self.epoch if self._dealer.is_over else run.plans.covered(
-            run.ledger.position)
-        # A resumed run may have fewer epochs than before.
-        return min(epochs / length, 1.)
+        run, schedule = self._run, self._run.schedule
+        if not schedule.by_epoch and self._dealer.has_ended:
+            return 1.
+        # A resumed run may be shorter than before.
+        return min(schedule.clock(run.stream.place) / schedule.length, 1.)
 
     @property
     def worth(self) -> VarianceRatio:
@@ -288,7 +289,7 @@ class Session:
     @property
     def kept_share(self) -> float:
         """float: Share of the images that the plan in training keeps."""
-        return self._run.plans.kept_share
+        return self._run.kept_share
 
     def explain(self, index: int) -> Optional[Explanation]:
         """Explain why the newest plan keeps or leaves out the image of a
@@ -297,6 +298,7 @@ class Session:
         Examples:
             >>> print(session.explain(17))
         """
+        self._dealer.agree_on_rest()
         return self._run.explain(index)
 
     def state_dict(self) -> Dict[str, Any]:
@@ -304,6 +306,7 @@ class Session:
         and plain Python values. Call this method on all ranks, which return
         the same state."""
         self._dealer.fix_ranks()
+        self._dealer.agree_on_rest()
         return self._run.state_dict()
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
@@ -330,8 +333,8 @@ def _integer(value: Any) -> int:
         return -1
 
 
-def _ranks_of(rank: Any, num_replicas: Any) -> Optional[Tuple[int, int]]:
-    """Return the rank and the number of ranks that the user gave, if any."""
+def _ranks_of(rank: Any, num_replicas: Any) -> Optional[World]:
+    """Return the rank that the user gave, if any."""
     if rank is None and num_replicas is None:
         return None
     own, size = _integer(rank), _integer(num_replicas)
@@ -339,12 +342,12 @@ def _ranks_of(rank: Any, num_replicas: Any) -> Optional[Tuple[int, int]]:
         raise Refusal('`rank` of a Session is a number from 0 to '
                       f'`num_replicas` - 1, but got `rank={rank!r}` and '
                       f'`num_replicas={num_replicas!r}`.')
-    return own, size
+    return World(own, size)
 
 
 def _warn(text: str) -> None:
     """Warn the user, on the first rank."""
-    if rank_and_world_size()[0] == 0:
+    if world_of_process().rank == 0:
         # The warning points at the line of the user's loop.
         inside = __name__.partition('.')[0], 'torch'
         frame, level = inspect.currentframe(), 0
@@ -393,9 +396,16 @@ def _checked_seed(seed: Any) -> Optional[int]:
 
 def _schedule_of(size: int, stream: bool, policy: Policy, epochs: int,
                  delta: float, start: float) -> Schedule:
-    """Return the schedule of a Session, in which an iteration is one image."""
+    """Return the schedule of a Session."""
     if not stream:
-        return Schedule(size, 1, epochs, delta, start, iters_per_epoch=size)
+        return Schedule.of(
+            size,
+            epochs,
+            size,
+            delta,
+            start,
+            by_epoch=True,
+            min_gap=epochs * size // 1000)
     ratio = policy.default_ratio
     length = round(ratio * epochs * size)
     if policy.prunes and length < 2 * size:
@@ -404,4 +414,12 @@ def _schedule_of(size: int, stream: bool, policy: Policy, epochs: int,
             'over the data, and a Session needs two, because nothing can be '
             'pruned in the first one: give the Session at least '
             f'{math.ceil(2 / ratio)} `epochs`.')
-    return Schedule(size, 1, length, delta, start, ends=True)
+    return Schedule.of(
+        size,
+        length,
+        1,
+        delta,
+        start,
+        by_epoch=False,
+        end=length,
+        min_gap=length // 1000)

@@ -58,17 +58,17 @@ def explain_image(work_dir: str, image: str) -> str:
         Refusal: If the folder has no checkpoint with InfoBatch, or the
             dataset no such image.
     """
-    from mmib.explain import explain
     from mmib.labels.images import CannotShow, DatasetImages
-    from mmib.plan_record import PlanRecord
     from mmib.report.checkpoint import read_newest
     from mmib.report.read import read_run
+    from mmib.run.explain import explain
+    from mmib.run.record import PlanRecord
     allow_scoped_bases()
     run = read_run(work_dir)
     checkpoint, notes = read_newest(work_dir, run.start)
     if checkpoint is None:
         raise Refusal(' '.join(notes))
-    if checkpoint.state is None or not checkpoint.state['plans']:
+    if checkpoint.state is None or not checkpoint.state['records']:
         raise Refusal(f'{checkpoint.path} has no plan of InfoBatch: give the '
                       'folder of a run with InfoBatch.')
     try:
@@ -79,9 +79,10 @@ def explain_image(work_dir: str, image: str) -> str:
     number, index = images.find(image)
     state = checkpoint.state
     explanation = explain(index, number,
-                          PlanRecord.from_dict(state['plans'][-1]),
+                          PlanRecord.from_dict(state['records'][-1]),
                           state['schedule']['pass_length'],
-                          state['memory']['scores'], state['memory']['kept'],
+                          state['reading']['scores'],
+                          state['stream']['plans'][-1]['keeps'],
                           state['tables'])
     name = f'image {image}' if image.isdecimal() else image
     return f'{checkpoint.name}: {explanation.describe(name)}'

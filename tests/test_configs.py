@@ -13,7 +13,7 @@ from mmengine.config import Config
 import mmib
 from mmib_cli.files import converted_name
 from mmib_cli.zoo import resolve_config
-from tests.system.small_training import write_images
+from tests.helpers.segmentors import write_images
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
 CONFIGS = sorted(glob.glob(osp.join(ROOT, 'configs', 'upernet', '*.py')))

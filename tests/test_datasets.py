@@ -18,9 +18,8 @@ from mmib.labels.listed_images import ListedImages
 from mmib.openmmlab.data.datasets import (image_numbers, image_path,
                                           images_checksum, unwrap_repeats)
 from mmib.openmmlab.data.delivery import DeliveryCheck
-from tests.system.small_training import (infobatch_hook, read_log,
-                                         small_runner, train_and_note,
-                                         write_images)
+from tests.helpers.segmentors import (infobatch_hook, read_log, small_runner,
+                                      train_and_note, write_images)
 
 
 @TRANSFORMS.register_module()

@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mmengine.dataset import RepeatDataset
 
 from mmib.errors import Refusal
 from mmib.pruning import (EpochPlan, MeanThreshold, Neyman, QuantileTiers,
                           RandomPruning)
-from tests.test_datasets import Listed
-from tests.training import DrivenTraining, of_any_size
+from tests.helpers.runs import DrivenRun, of_any_size
 
 SIZE = 24
 # Their tiers are bands of scores.
@@ -27,9 +25,8 @@ WITH_BANDS = st.sampled_from([
 
 def run_of(policy, by_epoch, **kwargs):
     if by_epoch:
-        kwargs.update(by_epoch=True, max_iters=6, annealing_iter=5)
-    return DrivenTraining(
-        policy, 5, dataset=kwargs.pop('dataset', range(SIZE)), **kwargs)
+        kwargs.update(by_epoch=True, max_steps=6, annealing_step=5)
+    return DrivenRun(policy, 5, **dict(dict(size=SIZE), **kwargs))
 
 
 @given(WITH_BANDS, st.booleans(), st.booleans(), st.integers(6, 40))
@@ -53,7 +50,7 @@ def test_an_explanation_is_that_of_the_slots(policy, by_epoch, normalize, at):
         if plan.is_full:
             assert each.kept
             continue
-        assert each.score == run.memory.scores[index]
+        assert each.score == run.reading.scores[index]
         # Annealing may have cut the plan.
         assert each.kept == (index in indices)
         if index in indices:
@@ -107,16 +104,18 @@ def test_before_the_first_plan():
 
 
 def test_an_image_that_the_dataset_repeats():
-    """By iterations a pass has each image once, by its first index."""
-    dataset = RepeatDataset(Listed([f'{i}.png' for i in range(5)]), 3)
+    """In a stream a pass has each image once, by its first index."""
     training = run_of(
-        QuantileTiers(ratios=(0.9, 0.9)), False, dataset=dataset).train(14)
+        QuantileTiers(ratios=(0.9, 0.9)),
+        False,
+        images=np.arange(15) % 5,
+        size=5).train(14)
     record, plan = training.plans[-1]
     assert 0 < len(plan) == record.kept < 5
     for index in range(5):
         each = training.run.explain(index)
         assert each.kept == (index in plan.indices)
-        assert each.score == training.run.memory.scores[index]
+        assert each.score == training.run.reading.scores[index]
         assert each.visits == training.tables.visits[index] > 2
     for index in (5, 14, -1):
         with pytest.raises(Refusal, match='has the indices 0 to 4'):

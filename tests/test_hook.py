@@ -12,12 +12,12 @@ from mmseg.models import EncoderDecoder
 
 from mmib.errors import Refusal
 from mmib.pruning import Neyman
-from tests.system.epoch_training import by_epoch
-from tests.system.small_training import (BASELINE, assert_equal, column,
-                                         expected_loss, infobatch_hook,
-                                         read_lines, read_log, small_config,
-                                         small_runner, train, train_and_note,
-                                         weights_of)
+from tests.helpers.epochs import by_epoch
+from tests.helpers.segmentors import (BASELINE, assert_equal, column,
+                                      expected_loss, infobatch_hook,
+                                      read_lines, read_log, small_config,
+                                      small_runner, train, train_and_note,
+                                      weights_of)
 
 
 def observe(runner):
@@ -25,7 +25,7 @@ def observe(runner):
     plans are drawn from then."""
     drawn, hook = [], infobatch_hook(runner)
     hook.plan_observers.append(lambda record, plan: drawn.append(
-        (record, plan, hook.run.memory.scores)))
+        (record, plan, hook.run.reading.scores)))
     return drawn
 
 
@@ -35,7 +35,7 @@ def train_with_log(work_dir, **changes):
     runner = small_runner(work_dir, **changes)
     drawn = observe(runner)
     steps = train(runner)
-    position = infobatch_hook(runner).run.ledger.position
+    position = infobatch_hook(runner).run.stream.position
     return runner, steps, [
         record for record, *_ in drawn if record.first_slot < position
     ]
@@ -134,30 +134,36 @@ def test_logs(tmp_path):
         })
     logged = [epoch for epoch in entered if epoch.logged]
     assert 8 < len(logged) < len(entered) / 1.5
-    # What is saved in the end: virtual epochs of 11 images in 100 iterations.
+    # Virtual epochs before each plan, and in the end. Each is 11 images, and
+    # an iteration has 3.
     ends = [epoch.first_slot for epoch in entered[1:]] + [300]
-    covered = sum((end - epoch.first_slot) / epoch.kept
-                  for epoch, end in zip(entered, ends))
+    passes = [(end - epoch.first_slot) / epoch.kept
+              for epoch, end in zip(entered, ends)]
+    before = np.cumsum([0, *passes])
+    assert [epoch.covered for epoch in entered] == pytest.approx(before[:-1])
+    covered = before[-1]
+    iters = [epoch.first_slot / 3 for epoch in logged]
+    saved_iters = [
+        epoch.covered * 11 / 3 - epoch.first_slot / 3 for epoch in logged
+    ]
     saved = pytest.approx(covered * 11 / 3 - 100)
 
     scalars = runner.message_hub.log_scalars
     for name, expected in (('kept_share', [e.kept / 11 for e in logged]),
                            ('threshold', [e.threshold for e in logged]),
                            ('mean_score', [e.mean_score for e in logged]),
-                           ('saved_iters',
-                            [*(e.saved_iters for e in logged), saved])):
+                           ('saved_iters', [*saved_iters, saved])):
         history, _ = scalars[f'infobatch/{name}'].data
         assert history.tolist() == pytest.approx(expected)
-    assert all(epoch.iter == epoch.first_slot / 3 for epoch in logged)
     # Backends are in tests/test_log/test_scalars.py.
     lines = read_lines(next(tmp_path.glob('*/vis_data/scalars.json')))
-    iters = [line['step'] for line in lines if 'loss' in line]
+    steps = [line['step'] for line in lines if 'loss' in line]
 
     lines = read_lines(next(tmp_path.glob('*/infobatch.jsonl')))
     times = [line.pop('time') for line in lines]
     assert times == sorted(times)
     losses = [line for line in lines if 'loss' in line]
-    assert [line['iter'] for line in losses] == iters
+    assert [line['iter'] for line in losses] == steps
     begins, *plans, ends = [line for line in lines if 'loss' not in line]
     assert begins['begins'] == dict(
         iter=0,
@@ -168,6 +174,9 @@ def test_logs(tmp_path):
         slots_per_iter=3,
         policy=repr(infobatch_hook(runner).policy),
         run=runner.timestamp)
+    assert [line.pop('iter') for line in plans] == iters
+    assert [line.pop('saved_iters')
+            for line in plans] == pytest.approx(saved_iters)
     assert plans == [epoch.to_dict() for epoch in logged]
     ends = ends['ends']
     assert ends['iter'] == 100 and ends['saved_iters'] == saved

@@ -1,12 +1,11 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Full passes are those of the baseline's samplers."""
-import itertools
-
+"""Full passes are shuffled as those of the baseline. That MMEngine's samplers
+are the baseline is tested in tests/test_openmmlab."""
 from hypothesis import given
 from hypothesis import strategies as st
-from mmengine.dataset import DefaultSampler, InfiniteSampler
 
-from mmib.passes import FullPasses
+from mmib.stream.baseline import BaselineOrder
+from tests.helpers.runs import baseline_epoch, baseline_stream
 
 
 @given(
@@ -16,21 +15,22 @@ def test_a_pass_that_was_left_goes_on(size, times, shuffle, limits):
     """As where annealing cuts it. A dataset that is repeated is shuffled as a
     whole, and comes in passes of its images."""
     num_indices = size * times
-    passes = FullPasses(num_indices, shuffle, 5)
+    passes = BaselineOrder(num_indices, shuffle, 5)
     dealt = []
     for limit in limits:
         piece = passes.next(size, limit)
         assert len(piece) == min(size - len(dealt) % size, limit or size)
         dealt += piece.tolist()
-    baseline = InfiniteSampler(range(num_indices), shuffle, seed=5)
-    assert dealt == list(itertools.islice(baseline, len(dealt)))
+    in_order = [index % num_indices for index in range(len(dealt))]
+    shuffled = baseline_stream(num_indices, len(dealt), seed=5)
+    assert dealt == (shuffled if shuffle else in_order)
     # So does a run that begins there, and one that goes on.
-    after = FullPasses(num_indices, shuffle, 5)
+    after = BaselineOrder(num_indices, shuffle, 5)
     after.skip(len(dealt), size)
     loaded = passes
     for seed in (9, 99):
         state = loaded.state_dict()
-        loaded = FullPasses(num_indices, shuffle, seed)
+        loaded = BaselineOrder(num_indices, shuffle, seed)
         loaded.load_state_dict(state)
     for _ in range(2 * times):
         expected = passes.next(size).tolist()
@@ -40,8 +40,14 @@ def test_a_pass_that_was_left_goes_on(size, times, shuffle, limits):
 
 @given(st.integers(1, 30), st.booleans(), st.integers(0, 9), st.integers(0, 9))
 def test_the_pass_of_an_epoch(size, shuffle, seed, epoch):
-    baseline = DefaultSampler(range(size), shuffle, seed=seed)
-    baseline.set_epoch(epoch)
-    passes = FullPasses(size, shuffle, seed)
+    passes = BaselineOrder(size, shuffle, seed)
     passes.next(size)
-    assert passes.of_epoch(epoch).tolist() == list(baseline)
+    shuffled = baseline_epoch(size, epoch, seed)
+    assert passes.of_epoch(epoch).tolist() == (
+        shuffled if shuffle else [*range(size)])
+    again = passes.reseeded(seed + 1)
+    assert again.of_epoch(epoch).tolist() == (
+        baseline_epoch(size, epoch + 1, seed) if shuffle else [*range(size)])
+    # From its beginning.
+    first = again.next(size).tolist()
+    assert first == BaselineOrder(size, shuffle, seed + 1).next(size).tolist()

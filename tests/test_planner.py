@@ -7,13 +7,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mmib.planner import Memory, draw, reads_scores
 from mmib.pruning import (FunctionPolicy, MeanThreshold, QuantileTiers,
                           RandomPruning)
-from mmib.schedule import PlanStart, Schedule, StepSize
-from mmib.slots import Columns
-from mmib.visits import Tables
-from tests.training import POLICIES, SIZE, DrivenTraining, dealt
+from mmib.run.draw import Reading, Start, draw, read, reads_scores
+from mmib.scores.table import Tables
+from mmib.stream.schedule import Place, Schedule, StepSize
+from mmib.stream.slots import Columns
+from mmib.worth import MeanRatio
+from tests.helpers.runs import POLICIES, SIZE, DrivenRun, dealt
 
 # The last steps of epochs ----------------------------------------------------
 
@@ -46,14 +47,14 @@ def test_no_epoch_ends_in_a_smaller_step_than_the_baseline(
         policy, batch_size, drop_last, size):
     """What is recorded of a plan is what is dealt of it. Full plans are
     whole."""
-    run = DrivenTraining(
+    run = DrivenRun(
         policy(),
         batch_size,
-        max_iters=6,
-        annealing_iter=5,
+        max_steps=6,
+        annealing_step=5,
         by_epoch=True,
         drop_last=drop_last,
-        dataset=range(size)).train()
+        size=size).train()
     assert len(run.plans) == 6
     pruned = np.zeros(size, int)
     for record, plan in run.plans:
@@ -80,8 +81,8 @@ def test_no_epoch_ends_in_a_smaller_step_than_the_baseline(
 
 
 def test_a_stream_has_no_tails():
-    """By iterations, plans are whole, except for the one before annealing."""
-    run = DrivenTraining(RandomPruning(0.5), 4).train(60)
+    """In a stream, plans are whole, except for the one before annealing."""
+    run = DrivenRun(RandomPruning(0.5), 4).train(60)
     lengths = [len(plan) for record, plan in run.plans if record.kept < SIZE]
     assert {*lengths[:-1]} == {7} and len(lengths) > 10
 
@@ -105,37 +106,60 @@ def tables_of(scores):
 
 SCORES = np.random.default_rng(0).lognormal(size=50).astype(np.float32)
 
+EPOCHS = Schedule.of(50, 10, 50, 0.8, 0, by_epoch=True)
+
+
+def drawn(policy, schedule, reading, start, seed=0, normalize=False):
+    return draw(policy, schedule, reading, start, np.random.default_rng(seed),
+                normalize)
+
 
 def by_epochs(policy, epoch, step=None, seed=0, tables=None, **kwargs):
     """The plan of an epoch after full ones."""
-    schedule = Schedule(50, 8, 10, 0.8, iters_per_epoch=7)
-    memory = kwargs.pop('memory', Memory())
-    start = PlanStart(50 * epoch, 7 * epoch, epoch)
-    return draw(policy, schedule, tables or tables_of(SCORES), memory, start,
-                reads_scores(schedule, memory, start), None,
-                np.random.default_rng(seed), step, **kwargs)
+    place = Place(50 * epoch, 50 * epoch)
+    reading, tables = Reading(), tables or tables_of(SCORES)
+    if EPOCHS.may_prune(EPOCHS.clock(place)) and tables.knows_scores:
+        reading = read(tables, reading, 50)
+    start = Start(place, epoch + 1, epoch == 8, step)
+    return drawn(policy, EPOCHS, reading, start, seed, **kwargs)
+
+
+def test_reading_changes_nothing():
+    """A reading has copies, and V of the visits since the last one."""
+    tables, before = tables_of(SCORES), Reading(read_at=7, logged_at=3.)
+    state = copy.deepcopy(tables.state_dict())
+    reading = read(tables, before, 50)
+    assert str(tables.state_dict()) == str(state)
+    assert before == Reading(read_at=7, logged_at=3.)
+    assert (reading.read_at, reading.logged_at) == (7, 3)
+    assert reading.scores.tolist() == SCORES.tolist()
+    assert reading.mean_score == pytest.approx(SCORES.mean())
+    assert reading.mean_ratio == MeanRatio().add(tables.sums)
+    assert reading.mean_ratio.visits == 50
+    assert (reading.sums == tables.sums).all()
+    tables.forget_sums()
+    tables.scores[:] = 0
+    assert reading.scores.tolist() == SCORES.tolist()
+    assert reading.sums[0, 0] == 50
+    # Of a dataset that has each of 25 images twice, a pass has each once.
+    repeated = Tables(np.arange(50) % 25)
+    assert len(read(repeated, before, 25).scores) == 25
 
 
 def test_drawing_changes_nothing_but_the_generator():
-    """So it gives the same again."""
-    tables, memory = tables_of(SCORES), Memory()
-    before = copy.deepcopy((tables.state_dict(), memory))
-    drawn = [
-        by_epochs(
-            QuantileTiers(), 3, StepSize(8, False), 5, tables, memory=memory)
-        for _ in range(2)
-    ]
-    assert str((tables.state_dict(), memory)) == str(before)
-    (plan, record, after), again = drawn
+    """So the same is drawn again."""
+    reading = read(tables_of(SCORES), Reading(), 50)
+    before = copy.deepcopy(reading)
+    start = Start(Place(150, 150), 4, False, StepSize(8, False))
+    (plan, record), again = (
+        drawn(QuantileTiers(), EPOCHS, reading, start, 5) for _ in range(2))
+    assert str(reading) == str(before)
     assert plan.indices.tolist() == again[0].indices.tolist()
-    assert record == again[1] and str(after) == str(again[2])
-    # What the next plan is told.
-    assert after.scores.tolist() == SCORES.tolist()
-    assert after.mean_score == record.mean_score == pytest.approx(
-        SCORES.mean())
-    assert after.read_at == after.logged_at == 150 == record.first_slot
-    assert record.mean_ratio == after.mean_ratio.mean()
-    other, *_ = by_epochs(QuantileTiers(), 3, StepSize(8, False), 6)
+    assert record == again[1]
+    assert reading.mean_score == record.mean_score
+    assert record.mean_ratio == reading.mean_ratio.mean()
+    assert (record.first_slot, record.epoch, record.covered) == (150, 4, 3)
+    other, _ = drawn(QuantileTiers(), EPOCHS, reading, start, 6)
     assert other.indices.tolist() != plan.indices.tolist()
 
 
@@ -143,14 +167,13 @@ def test_drawing_changes_nothing_but_the_generator():
                                            (8, False), (9, False)])
 def test_where_plans_may_prune(epoch, prunes):
     """After the first epoch and before annealing, if there are scores."""
-    plan, record, memory = by_epochs(RandomPruning(0.5), epoch)
+    plan, record = by_epochs(RandomPruning(0.5), epoch)
     assert (plan is not None) == prunes
     assert record.kept == (25 if prunes else 50)
     assert record.annealing == (epoch >= 8)
-    assert (memory.scores is not None) == prunes
     for policy, tables in ((RandomPruning(0), None), (RandomPruning(0.5),
                                                       Tables(np.arange(50)))):
-        plan, record, _ = by_epochs(policy, epoch, tables=tables)
+        plan, record = by_epochs(policy, epoch, tables=tables)
         assert plan is None and record.kept == 50
         assert record.mean_weight == 1 and record.tiers == ((50, 50, None,
                                                              None), )
@@ -159,7 +182,7 @@ def test_where_plans_may_prune(epoch, prunes):
 @pytest.mark.parametrize('normalize', [False, True])
 def test_the_mean_weight_of_a_plan_without_its_tail(normalize):
     """25 of 50 images in steps of 8 are 24."""
-    plan, record, _ = by_epochs(
+    plan, record = by_epochs(
         RandomPruning(0.5),
         2,
         StepSize(8, drop_last=True),
@@ -169,65 +192,88 @@ def test_the_mean_weight_of_a_plan_without_its_tail(normalize):
     assert record.mean_weight == pytest.approx(expected)
     assert record.tiers[0][:2] == (50, 24)
     # The last step of the baseline has 2 images.
-    plan, *_ = by_epochs(RandomPruning(0.5), 2, StepSize(8, drop_last=False))
+    plan, _ = by_epochs(RandomPruning(0.5), 2, StepSize(8, drop_last=False))
     assert len(plan) == 24
-    plan, *_ = by_epochs(RandomPruning(0.48), 2, StepSize(8, drop_last=False))
+    plan, _ = by_epochs(RandomPruning(0.48), 2, StepSize(8, drop_last=False))
     assert len(plan) == 26
 
 
-def test_a_policy_is_told_what_was_learned():
+def stream_of(start=0.):
+    """The schedule of a run of 5000 slots that reads scores every 60."""
+    return Schedule.of(50, 1000, 5, 0.85, start, by_epoch=False, min_gap=60)
+
+
+def next_plan(schedule, tables, reading, place, policy):
+    """A plan as a run draws the plan: the record, the reading that follows,
+    and whether scores were read."""
+    reads = reads_scores(schedule, reading, place)
+    if reads:
+        reading = reading._replace(read_at=place.spent)
+        if schedule.may_prune(schedule.clock(place)):
+            reading = read(tables, reading, 50)
+    _, record = drawn(policy, schedule, reading, Start(place, 1, False, None))
+    logged_at = place.spent if record.logged else reading.logged_at
+    return record, reading._replace(sums=None, logged_at=logged_at), reads
+
+
+def test_what_a_policy_gets_of_what_was_learned():
     """Where scores are read, and not again where they aren't."""
-    told = []
+    got = []
 
     class Listening(MeanThreshold):
 
         def begin_plan(self, progress):
-            told.append(progress)
+            got.append(progress)
 
-    schedule = Schedule(50, 5, 1000, 0.85, lookahead=60)
-    tables, memory, last = tables_of(SCORES), Memory(), None
+    reading, covered = Reading(), 50.
     for slot in (50, 80, 110, 140):
-        start = PlanStart(slot, slot // 5)
-        reads = reads_scores(schedule, memory, start)
-        _, last, memory = draw(Listening(), schedule, tables, memory, start,
-                               reads, last, np.random.default_rng(0))
-        assert (told[-1].norms is not None) == reads == (slot in (50, 110))
-        assert (last.variance_ratio is not None) == reads
-        assert last.logged == reads
-        assert memory.read_at == (50 if slot < 110 else 110)
-        assert last.first_slot == told[-1].spent == slot
-        assert told[-1].covered == pytest.approx(slot + 5 * last.saved_iters)
+        record, reading, reads = next_plan(stream_of(), tables_of(SCORES),
+                                           reading, Place(slot, covered),
+                                           Listening())
+        assert (got[-1].norms is not None) == reads == (slot in (50, 110))
+        assert (record.variance_ratio is not None) == reads
+        assert record.logged == reads
+        assert reading.read_at == (50 if slot < 110 else 110)
+        assert reading.logged_at == reading.read_at
+        assert record.first_slot == got[-1].spent == slot
+        assert got[-1].covered == 50 * record.covered == covered
+        covered += 30 * 50 / record.kept
+    assert reading.mean_ratio.visits == 100
+
+
+def test_the_first_plan_of_annealing_is_logged():
+    """However soon the plan follows another one."""
+    reading = Reading(SCORES, read_at=4240, logged_at=4240)
+    for begins, logged in ((True, True), (False, False)):
+        _, record = drawn(QuantileTiers(), stream_of(), reading,
+                          Start(Place(4250, 5000), 9, begins, None))
+        assert record.logged == logged and record.annealing
 
 
 def test_when_scores_are_read():
     """Not in annealing, not soon after another time, and always for the first
     plan that prunes."""
-    schedule = Schedule(50, 5, 1000, 0.85, lookahead=60)
-    first, later = Memory(), Memory(SCORES, read_at=100)
+    schedule, late = stream_of(), stream_of(0.5)
+    first, later = Reading(), Reading(SCORES, read_at=100)
 
-    def reads(memory, slot):
-        return reads_scores(schedule, memory, PlanStart(slot))
+    def reads(reading, slot, schedule=schedule):
+        return reads_scores(schedule, reading, Place(slot, 2 * slot))
 
     # Before pruning begins, as the log would grow else.
-    late = Schedule(50, 5, 1000, 0.85, start=0.5, lookahead=60)
-    assert not reads_scores(late, first, PlanStart(59))
-    assert reads_scores(late, first, PlanStart(60))
-    assert not late.may_prune(PlanStart(2499)) and late.may_prune(
-        PlanStart(2500))
+    assert not reads(first, 59, late) and reads(first, 60, late)
+    assert not late.may_prune(2499) and late.may_prune(2500)
     assert not reads(first, 49) and reads(first, 50)
     assert not reads(later, 159) and reads(later, 160)
     assert reads(later, 4249) and not reads(later, 4250)
 
 
 def test_visits_are_not_merged_for_each_plan_before_pruning_begins():
-    schedule = Schedule(50, 5, 1000, 0.85, start=0.5, lookahead=60)
-    memory, last, merged = Memory(), None, []
+    reading, merged = Reading(), []
     for slot in range(0, 600, 50):
-        start = PlanStart(slot, slot // 5)
-        if reads := reads_scores(schedule, memory, start):
+        record, reading, reads = next_plan(
+            stream_of(0.5), tables_of(SCORES), reading, Place(slot, slot),
+            QuantileTiers())
+        if reads:
             merged.append(slot)
-        plan, last, memory = draw(QuantileTiers(), schedule, tables_of(SCORES),
-                                  memory, start, reads, last,
-                                  np.random.default_rng(0))
-        assert plan is None and memory.scores is None
+        assert record.kept == 50 and reading.scores is None
     assert merged == [100, 200, 300, 400, 500]

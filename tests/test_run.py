@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Runs as plans, visits and savings have them, and what they go on with. Those
-of a Runner are in tests/system."""
-import functools
+"""Runs as plans and visits have them, and what they go on with. Runs in
+iterations are in tests/test_openmmlab, and those of a Runner in tests/system.
+"""
 import itertools
 from dataclasses import replace
 
@@ -9,35 +9,31 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from mmengine.dataset import DefaultSampler, InfiniteSampler, RepeatDataset
 
 from mmib import Session
 from mmib.errors import Refusal
-from mmib.openmmlab.console.forecast import forecast
-from mmib.openmmlab.data.delivery import DeliveryCheck
-from mmib.openmmlab.runner.checks import check_ranks
 from mmib.pruning import (EpochPlan, EpsilonGreedy, MeanThreshold, Neyman,
                           QuantileTiers, RandomPruning)
-from mmib.run import Run
-from mmib.schedule import PlanStart, Schedule, StepSize
-from mmib.states import mismatch, to_current
-from tests.system.processes import run_ranks
-from tests.test_datasets import Listed
-from tests.training import (POLICIES, SIZE, DrivenTraining, dealt, facts, loop,
-                            losses_of, plans_of, state_of)
+from mmib.ranks import World
+from mmib.run.run import Run
+from mmib.run.states import mismatch, to_current
+from mmib.stream.schedule import Schedule, StepSize
+from tests.helpers.runs import (POLICIES, SIZE, DrivenRun, baseline_epoch,
+                                baseline_stream, dealt, facts, loop, losses_of,
+                                state_of)
 
 
 @given(POLICIES, st.integers(1, 7), st.integers(0, 9), st.integers(1, 60),
        st.sampled_from([40, 51, 60]), st.sampled_from([0, 0, 20]))
 @settings(max_examples=60)
 def test_a_resumed_run_is_the_same(policy, batch_size, lookahead, at,
-                                   annealing_iter, given_up):
+                                   annealing_step, given_up):
     """Slots, weights, tables and accounts, with plans of less than the
     lookahead too, without annealing, and where something was trained that is
     given up."""
     whole, part, rest = (
-        DrivenTraining(
-            policy(), batch_size, lookahead, annealing_iter=annealing_iter)
+        DrivenRun(
+            policy(), batch_size, lookahead, annealing_step=annealing_step)
         for _ in range(3))
     whole.train(60)
     rest.train(given_up)
@@ -53,11 +49,11 @@ def test_a_resumed_run_is_the_same(policy, batch_size, lookahead, at,
 
 def by_epochs(policy, batch_size, drop_last=False, **kwargs):
     """A run of 6 epochs, the last of which is annealing."""
-    return DrivenTraining(
+    return DrivenRun(
         policy,
         batch_size,
-        max_iters=6,
-        annealing_iter=5,
+        max_steps=6,
+        annealing_step=5,
         by_epoch=True,
         drop_last=drop_last,
         **kwargs)
@@ -72,7 +68,7 @@ def test_a_resumed_run_by_epochs_is_the_same(policy, batch_size, drop_last,
         by_epochs(policy(), batch_size, drop_last) for _ in range(3))
     whole.train()
     at, given_up = (
-        data.draw(st.integers(0, whole.run.iteration)) for _ in range(2))
+        data.draw(st.integers(0, whole.num_steps)) for _ in range(2))
     rest.train(given_up)
     rest.slots, rest.records = [], []
     part.train(at).resumed_by(rest).train()
@@ -93,25 +89,25 @@ def test_slots_that_are_repeated_for_other_ranks(policy, world_size):
         training, plain = (
             by_epochs(policy, 1, shuffle=False) for _ in range(2))
         for each in (training, plain):
-            each.run.set_seed(seed)
+            each.run.begin(World(), seed)
             each.train(SIZE)
         run = training.run
-        run.set_rank(0, world_size)
+        run.begin(World(0, world_size))
         for each in (run, plain.run):
-            each.next_plan(1, training.step)
-        rest = plain.run.ledger.rest().indices.tolist()
+            each.next_plan(training.step)
+        rest = plain.run.stream.rest().indices.tolist()
         own = len(rest)
         for _ in range(2):  # The second time, nothing is repeated.
-            run.prepare_rest(StepSize(world_size, False))
-        padded = run.ledger.rest().indices.tolist()
+            run.fit(StepSize(world_size, False))
+        padded = run.stream.rest().indices.tolist()
         assert padded[:own] == rest and len(padded) % world_size == 0
         assert len(padded) - own == -own % world_size
         again.append(padded[own:])
         for each in (run, plain.run):
-            each.give_up_rest()
-            each.next_plan(2, training.step)
-        assert (run.ledger.rest().indices[-3:] ==
-                plain.run.ledger.rest().indices[-3:]).all()
+            each.stream.advance(each.stream.end)
+            each.next_plan(training.step)
+        assert (run.stream.rest().indices[-3:] ==
+                plain.run.stream.rest().indices[-3:]).all()
     if own == SIZE:
         assert all(each == rest[:len(each)] for each in again)
     else:
@@ -143,46 +139,48 @@ def test_a_rest_is_cut_as_a_plan_is(policy, batch_size, drop_last, normalize,
     smaller step than the baseline's either. The slots that are given up count
     as pruned."""
     size = 24  # In most steps a full pass has whole ones.
-    kwargs = dict(dataset=range(size), normalize=normalize)
+    kwargs = dict(size=size, normalize=normalize)
     part = by_epochs(policy(), 1, **kwargs).train(size + at)
     rest = by_epochs(policy(), batch_size, drop_last, **kwargs)
     run = part.resumed_by(rest).run
-    record, slots = run.plans.newest, run.ledger.rest()
-    kept, pruned = run.memory.kept, run.tables.pruned.copy()
-    is_full, before = kept is None, len(slots.indices)
+    plan, slots = run.stream.newest, run.stream.rest()
+    record, pruned = plan.record, run.tables.pruned.copy()
+    is_full, before = plan.keeps is None, len(slots.indices)
     tail = 0 if is_full else rest.step.tail(before, size)
     for _ in range(2):  # The second time, nothing is cut.
-        run.prepare_rest(rest.step)
-    left = run.ledger.rest()
+        run.fit(rest.step)
+    left, newest = run.stream.rest(), run.stream.newest
     assert len(left.indices) == before - tail
     last = len(left.indices) % batch_size
     assert (is_full or last == 0 or len(left.indices) < batch_size
             or not drop_last and last >= (size % batch_size or batch_size))
-    assert run.plans.newest.kept == record.kept - tail
+    assert newest.kept == newest.record.kept == record.kept - tail
     is_cut = np.isin(np.arange(size),
                      slots.indices) & ~np.isin(np.arange(size), left.indices)
     assert (run.tables.pruned - pruned).tolist() == is_cut.tolist()
     if not is_full:
         bits, now = (
             np.unpackbits(each, count=size)
-            for each in (kept, run.memory.kept))
+            for each in (plan.keeps, newest.keeps))
         assert now.tolist() == (bits & ~is_cut).tolist()
     # The other slots stay in their order. If weights make up for what is
     # pruned, they do so for what is cut.
     scale = np.float32(1)
     if record.mean_weight != 1 and tail:
         scale = np.float32(before / (before - tail))
-    assert run.plans.newest.mean_weight == pytest.approx(
+    assert newest.mean_weight == plan.mean_weight * scale
+    assert newest.record.mean_weight == pytest.approx(
         record.mean_weight * scale, rel=1e-5)
     if len({*slots.indices.tolist()}) == before:
         stay = slots.at(np.isin(slots.indices, left.indices))
+        weights = stay.weights * scale
         expected = stay._replace(
-            weights=stay.weights * scale, means=stay.means * scale)
+            weights=weights, relative_weights=weights / newest.mean_weight)
         for column, its_expected in zip(left, expected):
             assert column.tolist() == its_expected.tolist()
     # The counts of the tiers are those of the plan as it was drawn, and the
     # weights are those of the rest.
-    tiers = run.plans.newest.tiers
+    tiers = newest.record.tiers
     assert [tier[:3] for tier in tiers] == [tier[:3] for tier in record.tiers]
     for tier, weight in zip(left.tiers.tolist(), left.weights.tolist()):
         # A plan of a user may have no tiers, or tiers without a weight.
@@ -205,38 +203,38 @@ def test_a_repeated_slot_that_goes_was_trained_on(seed):
         indices = np.random.default_rng(seed).permutation(len(scores))[:7]
         return EpochPlan(indices, np.full(7, 12 / 7, np.float32))
 
-    part, rest = (by_epochs(sevens, 4, dataset=range(12)) for _ in range(2))
+    part, rest = (by_epochs(sevens, 4, size=12) for _ in range(2))
     run = part.train(3).run
-    run.set_rank(0, 4)
-    run.next_plan(1, StepSize(1, False))
-    run.prepare_rest(StepSize(1, False))
-    indices = run.ledger.rest().indices.tolist()
+    run.begin(World(0, 4))
+    run.next_plan(StepSize(1, False))
+    run.fit(StepSize(1, False))
+    indices = run.stream.rest().indices.tolist()
     assert len(indices) == 8 and indices[7] in indices[:7]
-    run.advance(run.ledger.position + 4)
+    run.stream.advance(run.stream.position + 4)
     run = part.resumed_by(rest).run
-    run.set_rank(0, 3)
+    run.begin(World(0, 3))
     pruned = run.tables.pruned.copy()
-    run.prepare_rest(StepSize(3, drop_last=True))
-    assert run.ledger.rest().indices.tolist() == indices[4:7]
+    run.fit(StepSize(3, drop_last=True))
+    assert run.stream.rest().indices.tolist() == indices[4:7]
     assert (run.tables.pruned == pruned).all()
 
 
 def test_a_rest_is_padded_for_its_own_ranks():
     """A plan of 10 slots has 12 on 4 ranks, and 8 were trained on."""
-    part = by_epochs(tens, 4, dataset=range(14))
+    part = by_epochs(tens, 4, size=14)
     run = part.train(4).run
-    run.set_rank(0, 4)
-    run.next_plan(1, StepSize(4, False))
-    run.prepare_rest(StepSize(4, False))
-    indices = run.ledger.rest().indices.tolist()
+    run.begin(World(0, 4))
+    run.next_plan(StepSize(4, False))
+    run.fit(StepSize(4, False))
+    indices = run.stream.rest().indices.tolist()
     assert len(indices) == 12 and {*indices[10:]} <= {*indices[:10]}
-    run.advance(run.ledger.position + 8)
+    run.stream.advance(run.stream.position + 8)
     for world_size, repeated in ((4, 2), (1, 0), (2, 0), (3, 1)):
-        run = part.resumed_by(by_epochs(tens, 4, dataset=range(14))).run
-        run.set_rank(0, world_size)
+        run = part.resumed_by(by_epochs(tens, 4, size=14)).run
+        run.begin(World(0, world_size))
         for _ in range(2):
-            run.prepare_rest(StepSize(world_size, False))
-            left = run.ledger.rest().indices.tolist()
+            run.fit(StepSize(world_size, False))
+            left = run.stream.rest().indices.tolist()
             assert left[:2] == indices[8:10] and len(left) == 2 + repeated
         assert world_size != 4 or left == indices[8:]
 
@@ -256,9 +254,9 @@ def test_a_later_start_keeps_what_was_learned():
     assert state['tables']['sums'][:, 0].sum() == 6
     expected = rest.run.worth
     while rest.run.epoch < 4:
-        rest.run.give_up_rest()
-        rest.run.next_plan(rest.run.epoch + 1, rest.step)
-    assert not rest.run.schedule.may_prune(PlanStart(0, 0, 4))
+        rest.run.stream.advance(rest.run.stream.end)
+        rest.run.next_plan(rest.step)
+    assert not rest.run.schedule.may_prune(4 * SIZE)
     assert str(rest.run.worth) == str(expected)
 
 
@@ -273,10 +271,11 @@ def test_slots_from_before_a_cut_are_refused():
     looked, _ = next(batches)
     # 5 of 12 images are left, of which steps of 2 leave one.
     newest, _ = next(iter(session.loader(2)))
-    assert len(looked) == 5 and session._run.plans.newest.kept == 11
-    with pytest.raises(Refusal, match='or to an iterator before one with'):
-        session.weigh(*losses_and(looked))
+    assert len(looked) == 5 and session._run.stream.newest.kept == 12
     session.weigh(*losses_and(newest))
+    assert session._run.stream.newest.kept == 11
+    with pytest.raises(Refusal, match='`slots` belong to another Session'):
+        session.weigh(*losses_and(looked))
 
 
 def losses_and(slots):
@@ -288,14 +287,14 @@ def test_weights_of_a_rest_make_up_for_what_is_cut():
     """On average over many cuts each image of the rest has the weight that it
     had, whatever the order of the plan is."""
     run = by_epochs(RandomPruning(0.3), 3, shuffle=False).train(6).run
-    state, slots = state_of(run), run.ledger.rest()
+    state, slots = state_of(run), run.stream.rest()
     assert len(slots.indices) == 7
     count, totals = 2000, np.zeros(SIZE)
     for seed in range(count):
         state['rng'] = np.random.default_rng(seed).bit_generator.state
         run.load_state_dict(state)
-        run.prepare_rest(StepSize(4, drop_last=True))
-        left = run.ledger.rest()
+        run.fit(StepSize(4, drop_last=True))
+        left = run.stream.rest()
         assert len(left.indices) == 4
         totals[left.indices] += left.weights
     # Of a weight w, the mean of so many has a standard error of 0.016 w.
@@ -306,32 +305,35 @@ def test_weights_of_a_rest_make_up_for_what_is_cut():
 @given(POLICIES, st.integers(1, 7), st.integers(1, 7), st.integers(0, 4),
        st.integers(0, 4), st.integers(1, 59))
 @settings(max_examples=40)
-def test_another_batch_size(policy, before, after, lookahead, next_lookahead,
-                            at):
+def test_another_length(policy, before, after, lookahead, next_lookahead, at):
     """Every slot of every plan is trained on once. Plans that are drawn from
     here on are cut where annealing begins now."""
-    part = DrivenTraining(policy(), before, lookahead).train(at)
-    rest = part.resumed_by(DrivenTraining(policy(), after, next_lookahead))
-    text = f'an iteration has {after} images instead of {before}'
-    assert (text in rest.changes) == (before != after)
-    assert rest.saved == pytest.approx(part.saved, abs=1e-9)
+    part = DrivenRun(policy(), before, lookahead).train(at)
+    rest = part.resumed_by(DrivenRun(policy(), after, next_lookahead))
+    assert rest.changes == [
+        f'annealing begins after {51 * after / SIZE:.6g} passes instead of '
+        f'{51 * before / SIZE:.6g}'
+    ] * (
+        before != after)
+    assert rest.saved == part.saved
     rest.train(60)
     slots = dealt(part.plans + rest.plans)
     assert part.slots + rest.slots == slots[:at * before + (60 - at) * after]
-    annealing = at * before + (51 - at) * after
+    annealing = 51 * after
     for record, plan in rest.plans:
         assert record.annealing == (record.first_slot >= annealing)
         assert record.annealing <= plan.is_full
         assert record.annealing or record.first_slot + len(plan) <= annealing
-    iters = [record.iter for record in part.records + rest.records]
-    assert iters == sorted(iters)
+    covered = [record.covered for record in part.records + rest.records]
+    assert covered == sorted(covered)
 
 
 @pytest.mark.parametrize('changes, says', [
     (dict(), []),
-    (dict(batch_size=4), ['an iteration has 4 images instead of 2']),
-    (dict(annealing_iter=30),
-     ['annealing begins at iteration 30 instead of 51']),
+    (dict(batch_size=4),
+     ['annealing begins after 15.6923 passes instead of 7.84615']),
+    (dict(annealing_step=30),
+     ['annealing begins after 4.61538 passes instead of 7.84615']),
     (dict(policy=MeanThreshold(0.4)), [
         'the next plans are drawn by MeanThreshold(ratio=0.4) instead of '
         'MeanThreshold(ratio=0.5)'
@@ -342,39 +344,14 @@ def test_another_batch_size(policy, before, after, lookahead, next_lookahead,
 ])
 def test_what_changed(changes, says):
     """And what changes back."""
-    part = DrivenTraining().train(20)
-    rest = part.resumed_by(DrivenTraining(**changes))
+    part = DrivenRun().train(20)
+    rest = part.resumed_by(DrivenRun(**changes))
     assert rest.changes == says
     # Nothing is said twice.
-    again = rest.resumed_by(DrivenTraining(**changes))
+    again = rest.resumed_by(DrivenRun(**changes))
     assert again.changes == []
-    back = rest.resumed_by(DrivenTraining())
+    back = rest.resumed_by(DrivenRun())
     assert len(back.changes) == len(says)
-
-
-def test_savings_with_another_batch_size():
-    """What was saved before stays, and full passes save nothing. A budget is
-    met with iterations of another size."""
-    part = DrivenTraining().train(40)
-    rest = part.resumed_by(
-        DrivenTraining(MeanThreshold(ratio=0), 6, annealing_iter=40))
-    assert len(rest.changes) == 3 and part.saved > 3
-    left = rest.run.ledger.end - rest.run.ledger.position
-    saved = part.saved + left * (SIZE / part.records[-1].kept - 1) / 6
-    assert rest.train(60).saved == pytest.approx(saved)
-    part = DrivenTraining(Neyman(ratio=0.6), 4).train(30)
-    rest = part.resumed_by(DrivenTraining(Neyman(ratio=0.6), 8)).train(60)
-    assert 60 + rest.saved == pytest.approx(100, abs=1.5)
-
-
-def test_a_checkpoint_that_counts_an_iteration_too_many():
-    """As FlexibleRunner's are after a validation: annealing lies where the
-    iterations to come say."""
-    part = DrivenTraining(lookahead=1).train(20)
-    rest = part.resumed_by(DrivenTraining(lookahead=1), 21).train(60)
-    annealing = [r.first_slot for r in rest.records if r.annealing]
-    assert annealing[0] == 2 * 50
-    assert {weight for _, weight in rest.slots[2 * (51 - 21):]} == {1}
 
 
 @pytest.mark.parametrize('notes, shown', [
@@ -389,18 +366,7 @@ def test_a_note_is_shown_once_if_two_plans_in_a_row_have_one(notes, shown):
     def policy(scores, rng):
         return replace(RandomPruning(0.5)(scores, rng), note=next(left, ''))
 
-    assert DrivenTraining(policy).train(40).warnings == shown
-
-
-def test_plans_drawn_ahead_are_counted_anew():
-    part = DrivenTraining(QuantileTiers(), 2, lookahead=9).train(30)
-    run = part.resumed_by(DrivenTraining(QuantileTiers(), 3, 9), 31).run
-    current, *later = run.plans
-    assert later and run.plans.current == current
-    for plan in later:
-        ahead = plan.first_slot - run.ledger.position
-        assert plan.iter == pytest.approx(31 + ahead / 3)
-    assert run.saved_iters() == pytest.approx(part.saved, abs=1e-9)
+    assert DrivenRun(policy).train(40).warnings == shown
 
 
 @pytest.mark.parametrize('policy', [
@@ -413,18 +379,21 @@ def test_plans_drawn_ahead_are_counted_anew():
 def test_a_run_is_as_it_was_forecast(policy, start):
     """Except for the rounding of small plans. Pruning begins at the first edge
     after ``start``."""
-    training = DrivenTraining(policy, 2, 0, 120, 102, start)
-    expected = forecast(policy, training.run.schedule)
+    training = DrivenRun(policy, 2, 0, 120, 102, start)
+    schedule = training.run.schedule
+    share = policy.expected_share(schedule.first_progress())
     training.train(120)
     pruned = [record for record in training.records if record.kept < SIZE]
     assert pruned[0].first_slot == SIZE * max(1, -(-int(240 * start) // SIZE))
-    assert 120 + training.saved == pytest.approx(expected.full_iters, rel=0.03)
+    spent, covered = schedule.outcome(share)
+    assert spent == 240
+    assert 240 + training.saved == pytest.approx(covered, rel=0.03)
     weights = [
         plan.weights for record, plan in training.plans if record.kept < SIZE
     ]
     recorded = np.average([record.mean_weight for record in pruned],
                           weights=[record.kept for record in pruned])
-    np.testing.assert_allclose([expected.mean_weight, recorded],
+    np.testing.assert_allclose([1 / share if policy.rescale else 1, recorded],
                                np.concatenate(weights).mean(),
                                rtol=0.05)
 
@@ -432,53 +401,48 @@ def test_a_run_is_as_it_was_forecast(policy, start):
 @pytest.mark.parametrize('lookahead', [0, 7])
 def test_every_slot_of_a_pass_is_a_visit_or_pruned(lookahead):
     """Those of the plan that annealing cuts short may be neither."""
-    training = DrivenTraining(
-        QuantileTiers(), lookahead=lookahead, annealing_iter=50).train(60)
+    training = DrivenRun(
+        QuantileTiers(), lookahead=lookahead, annealing_step=50).train(60)
     training.run.merge()
     tables = training.tables
     indices = [index for index, _ in training.slots]
     assert len(indices) == 120
     assert tables.visits.tolist() == np.bincount(indices).tolist()
-    assert tables.last_visit.max() == 50
+    # Slots until the visit, of 50 steps before annealing.
+    assert tables.last_visit.max() == 100
     either = tables.visits + tables.pruned
     # The last full pass isn't over, and its rest isn't counted yet.
     passes = len(training.records)
     assert (passes - 2 <= either).all() and (either <= passes).all()
     # Before pruning begins the log is merged too.
-    assert len(DrivenTraining(start=0.5).train(29).run.log) <= 7
+    assert len(DrivenRun(start=0.5).train(29).run.log) <= 7
     # Images of low scores are pruned more.
     assert tables.pruned[:4].mean() > tables.pruned[-4:].mean()
-    # Each plan adds what it left out to the savings.
+    # Each plan covers a pass, but for the plan that annealing cuts short.
     for record, following in zip(training.records, training.records[1:]):
         trained = following.first_slot - record.first_slot
-        assert following.iter == following.first_slot / 2
         assert following.covered == pytest.approx(record.covered +
                                                   trained / record.kept)
-        assert following.saved_iters == pytest.approx(following.covered *
-                                                      SIZE / 2 -
-                                                      following.iter)
+    place = training.run.stream.place
+    assert place.spent == 120
+    record = training.records[-1]
+    assert place.covered == pytest.approx(
+        SIZE * (record.covered + (120 - record.first_slot) / record.kept))
 
 
 def test_a_repeated_dataset():
     """Full passes are pieces of the baseline's shuffle of all repeats, and
     pruning begins when each image was asked for."""
-    dataset = RepeatDataset(Listed([f'{i}.png' for i in range(5)]), 3)
-    training = DrivenTraining(QuantileTiers(), 2, 1, dataset=dataset).train(60)
+    training = DrivenRun(
+        QuantileTiers(), 2, 1, images=np.arange(15) % 5, size=5).train(60)
     records = training.records
     assert [record.first_slot for record in records[:4]] == [0, 5, 10, 15]
     assert [record.kept for record in records[:3]] == [5, 5, 5]
     assert records[3].kept < 5
-    baseline = InfiniteSampler(range(15), seed=3)
-    full = list(itertools.islice(baseline, 15))
-    assert [index for index, _ in training.slots[:15]] == full
+    assert [index
+            for index, _ in training.slots[:15]] == baseline_stream(15, 15)
     assert training.tables.visits.sum() == 120
     assert max(plan.indices.max() for _, plan in training.plans[3:-4]) < 5
-    # In a loop of one's own, each index is an image.
-    session = Session(dataset, QuantileTiers(), epochs=9, stream=True)
-    plans = plans_of(session)
-    loop(session, 2)
-    assert [plan.is_full for _, plan in plans[:2]] == [True, False]
-    assert len(plans[0][1]) == 15
 
 
 @pytest.mark.parametrize('resumed', [False, True])
@@ -486,96 +450,114 @@ def test_a_repeated_dataset():
 def test_begin_within_a_run(at, resumed):
     """Full passes until each image was asked for once, then pruned ones,
     unless annealing begins before: also at its edge."""
-    training = DrivenTraining(lookahead=2)
-    # 5 iterations were saved before.
-    training.run.start_afresh(2 * at, at, saved_iters=5.)
-    schedule = training.run.schedule
+    training = DrivenRun(lookahead=2)
+    training.run.start_afresh(2 * at)
+    training.num_steps, schedule = at, training.run.schedule
     assert schedule.fresh_from == 2 * at
-    expected = forecast(MeanThreshold(), schedule)
+    assert training.run.stream.place == (2 * at, 2 * at)
     records, slots = training.records, training.slots
     if resumed:
         # Before the first full pass has begun.
         training.train(at + 1)
-        training = training.resumed_by(DrivenTraining(lookahead=2))
+        training = training.resumed_by(DrivenRun(lookahead=2))
     training.train(60)
     records += training.records * resumed
     slots += training.slots * resumed
-    baseline = InfiniteSampler(range(SIZE), seed=3)
-    baseline = list(itertools.islice(baseline, 120))[2 * at:]
+    baseline = baseline_stream(SIZE, 120)[2 * at:]
     pruned = [record for record in records if record.kept < SIZE]
     assert bool(pruned) is (at < 50 - SIZE) is not schedule.prunes_nothing
-    assert (expected.share == 1) is schedule.prunes_nothing
     until = pruned[0].first_slot - 2 * at if pruned else 120
     assert slots[:until] == [(index, 1) for index in baseline[:until]]
     if pruned:
         assert SIZE <= until < 2 * SIZE
         assert pruned[0].first_slot == schedule.prune_from
-        assert pruned[0].saved_iters == pytest.approx(5)
+        assert pruned[0].covered == pytest.approx(pruned[0].first_slot / SIZE)
     else:
-        assert training.saved == pytest.approx(5)
+        assert training.saved == 0
 
 
 @pytest.mark.parametrize('resumed', [False, True])
-@pytest.mark.parametrize('size, batch_size', [(1000, 10), (500, 10),
-                                              (1050, 100)])
-def test_the_budget_after_beginning_within_a_run_by_epochs(
-        size, batch_size, resumed):
-    """What was saved before isn't spent, whatever the size of the dataset and
-    of a batch then and now."""
+@pytest.mark.parametrize('size', [500, 1000, 1050])
+def test_the_budget_after_beginning_within_a_run_by_epochs(size, resumed):
+    """What was saved before isn't spent, whatever the size of the dataset."""
 
     def new():
-        schedule = Schedule(
-            size,
-            batch_size,
-            100,
-            0.85,
-            iters_per_epoch=-(-size // batch_size))
+        schedule = Schedule.of(size, 100, size, 0.85, 0., by_epoch=True)
         return Run(
             np.arange(size),
             Neyman(),
             schedule,
             warn=[].append,
             seed=0,
-            lockstep=True)
+            every_rank_trains=True)
 
     run = new()
-    # 40 epochs of 100 iterations, of which 1800 were saved.
-    run.start_afresh(40 * size, 2200, 39, saved_iters=1800.)
+    # 40 epochs, of which 18 were saved.
+    run.start_afresh(40 * size, 18. * size)
     for epoch in (40, 41):
-        run.next_plan(epoch, StepSize(1, False))
+        run.next_plan(StepSize(1, False))
+        assert run.epoch == epoch
         run.tables.last_visit[:] = 1
         if epoch == 40:
-            run.advance(run.ledger.end)
+            run.stream.advance(run.stream.end)
             if resumed:
                 state = state_of(run)
                 run = new()
                 run.load_state_dict(state)
     # In passes: of 60 23 are spent, and 15 are those of annealing. Of 100 41
     # are covered, and 15 are those of annealing.
-    assert run.plans.newest.kept == size // 2 and not run.plans.newest.note
-    assert run.plans.newest.epoch == 42
+    newest = run.stream.newest
+    assert newest.kept == size // 2 and not newest.record.note
+    assert newest.record.epoch == 42
 
 
 @pytest.mark.parametrize('epoch', range(7))
 def test_begin_within_a_run_by_epochs(epoch):
     """A full epoch of the baseline, then pruned ones, but in annealing."""
     training = by_epochs(MeanThreshold(), 2)
-    training.run.start_afresh(SIZE * epoch, 50, epoch - 1, saved_iters=5.)
-    assert training.run.schedule.prune_from == epoch + 1
+    training.run.start_afresh(SIZE * epoch, 5.)
+    assert training.run.schedule.prune_from == SIZE * (epoch + 1)
     training.train()
     assert len(training.plans) == 6 - epoch and training.run.epoch == 5
-    baseline = DefaultSampler(range(SIZE), seed=3)
     for number, (record, plan) in enumerate(training.plans, epoch):
         assert record.covered == number
         assert plan.is_full is (number == epoch or number == 5)
         if plan.is_full:
-            baseline.set_epoch(number)
-            assert plan.indices.tolist() == list(baseline)
-        if number <= epoch + 1:
-            assert record.saved_iters == 5
-    # 7 iterations an epoch.
-    iters = training.run.iteration - 50
-    assert training.saved == pytest.approx(5 + 7 * (6 - epoch) - iters)
+            assert plan.indices.tolist() == baseline_epoch(SIZE, number)
+    place = training.run.stream.place
+    assert place == (SIZE * epoch + sum(len(p)
+                                        for _, p in training.plans), 6 * SIZE)
+
+
+@pytest.mark.parametrize('plans_ahead', [0, 1, 3])
+def test_a_shorter_run_ends_within_the_plan_in_training(plans_ahead):
+    """The plans that were drawn ahead, which would begin after its end, are
+    gone."""
+
+    def session(epochs):
+        return Session(
+            range(40),
+            RandomPruning(0.5),
+            epochs,
+            delta=1.,
+            stream=True,
+            seed=0)
+
+    longer, shorter = session(20), session(4)
+    assert (longer.num_samples, shorter.num_samples) == (480, 96)
+    loop(longer, 3, 29)
+    for _ in range(plans_ahead):
+        longer._run.next_plan()
+    stream = longer._run.stream
+    indices, last = stream.indices(87, World(), 9), stream.current
+    assert (last.first_slot, last.end) == (80, 100)
+    with pytest.warns(UserWarning, match='after 2.4 passes instead of 12'):
+        shorter.load_state_dict(state_of(longer))
+    stream = shorter._run.stream
+    assert len(stream.plans) == 1 and stream.end == 96
+    steps = loop(shorter, 4, drop_last=True)
+    assert [index for images, *_ in steps for index in images] == indices[:8]
+    assert shorter.progress == 1 and not shorter._run.next_plan()
 
 
 @pytest.mark.parametrize('before, policy, goes_on', [
@@ -587,43 +569,45 @@ def test_begin_within_a_run_by_epochs(epoch):
 def test_another_policy(before, policy, goes_on):
     """It goes on with the state of its type, learns nothing from the tiers of
     the last one, and the log says what changed."""
-    part = DrivenTraining(before, 3, 1).train(20)
-    rest = part.resumed_by(DrivenTraining(policy, 3, 1))
+    part = DrivenRun(before, 3, 1).train(20)
+    rest = part.resumed_by(DrivenRun(policy, 3, 1))
     assert rest.changes == [
         f'the next plans are drawn by {policy!r} instead of {before!r}'
     ]
     states = [str(run.policy.state_dict()) for run in (rest.run, part.run)]
     assert (states[0] == states[1]) is goes_on
-    tiers = rest.run.ledger.rest().tiers
+    tiers = rest.run.stream.rest().tiers
     assert len(tiers) and not tiers.any()
-    assert not rest.tables.sums.any() and not rest.tables.pairs.any()
+    assert not rest.tables.sums.any()
     rest.train(60)
     assert rest.plans[0][0].variance_ratio is None
 
 
 def test_other_data_or_scores():
-    """A run says what differs, and is left as it was. It begins within the
-    run of the checkpoint, with the savings alone."""
-    part = DrivenTraining(EpsilonGreedy()).train(30)
+    """A run says what differs, and is left as it was. The run may begin within
+    the run of the checkpoint."""
+    part = DrivenRun(EpsilonGreedy()).train(30)
     state = state_of(part.run)
-    rest = DrivenTraining(EpsilonGreedy(), dataset=range(11))
+    rest = DrivenRun(EpsilonGreedy(), size=11)
     before = str(state_of(rest.run))
     reason = 'the checkpoint is of 13 images, and the dataset has 11 images'
     assert mismatch(to_current(state), rest.run.state_dict()) == reason
     with pytest.raises(Refusal, match=f"The run can't go on: {reason}."):
         rest.run.load_state_dict(state)
     assert str(state_of(rest.run)) == before
-    rest.run.start_afresh(60, 30, saved_iters=state['saved_iters'])
-    assert rest.saved == part.saved > 1
+    rest.run.start_afresh(60)
+    rest.num_steps = 30
     assert rest.train(45).tables.pruned.any()
-    for run, reason in ((Session(range(SIZE),
-                                 epochs=3)._run, 'counts iterations'),
-                        (DrivenTraining(score='gradient').run,
+    for run, reason in ((Session(range(SIZE), epochs=3)._run,
+                         'the checkpoint is of a run that counts no epochs'),
+                        (DrivenRun(score='gradient').run,
                          '"loss", and those of this run are "gradient"')):
         assert reason in mismatch(to_current(state), run.state_dict())
-    state = state_of(DrivenTraining(by_epoch=True).train(30).run)
-    repeated = RepeatDataset(Listed([str(i) for i in range(SIZE)]), 3)
-    repeated = DrivenTraining(dataset=repeated, by_epoch=True).run
+    state = state_of(DrivenRun(by_epoch=True).train(30).run)
+    assert mismatch(to_current(state), part.run.state_dict()) == (
+        'the checkpoint is of a run that counts epochs')
+    repeated = DrivenRun(
+        images=np.arange(3 * SIZE) % SIZE, size=3 * SIZE, by_epoch=True).run
     assert mismatch(to_current(state), repeated.state_dict()) == (
         'the checkpoint is of 13 images, and the dataset has 13 images, 39 '
         'with repeats')
@@ -633,16 +617,16 @@ def test_normalized_weights():
     """The same plans with mean weight 1. After a resume the open plan keeps
     its weights."""
     plain, normalized = (
-        DrivenTraining(RandomPruning(0.5), 3, 1, normalize=value).train(20)
+        DrivenRun(RandomPruning(0.5), 3, 1, normalize=value).train(20)
         for value in (False, True))
     images, weights = np.array(plain.slots).T
     np.testing.assert_array_equal(np.array(normalized.slots).T[0], images)
     np.testing.assert_allclose(np.array(normalized.slots).T[1], 1, rtol=1e-6)
     assert weights[-9:].min() == weights.max() == np.float32(SIZE / 7)
     rest = plain.resumed_by(
-        DrivenTraining(RandomPruning(0.5), 3, 1, normalize=True))
+        DrivenRun(RandomPruning(0.5), 3, 1, normalize=True))
     assert rest.changes == ['from the next plan on the mean weight is 1']
-    left = rest.run.ledger.end - rest.run.ledger.position
+    left = rest.run.stream.left
     weights = np.array(rest.train(40).slots).T[1]
     assert left > 0 and (weights[:left] == np.float32(SIZE / 7)).all()
     np.testing.assert_allclose(weights[left:], 1, rtol=1e-6)
@@ -660,33 +644,34 @@ def test_weights_are_relative_to_the_plan_of_each_slot():
     def policy(scores, rng):
         return RandomPruning(next(shares))(scores, rng)
 
-    training = DrivenTraining(policy, 4, 1).train(51)
+    training = DrivenRun(policy, 4, 1).train(51)
     ratios = [r.variance_ratio for r in training.records if r.variance_ratio]
     assert len(ratios) > 5
     assert all(ratio[:3] == (1, 1, 1) for ratio in ratios)
-    for annealing_iter in (44, 47, 51):
-        training = DrivenTraining(
+    for annealing_step in (44, 47, 51):
+        training = DrivenRun(
             QuantileTiers(),
-            annealing_iter=annealing_iter).train(annealing_iter - 1)
+            annealing_step=annealing_step).train(annealing_step - 1)
         record, plan = training.plans[-1]
         assert not record.annealing and len(plan) < min(record.kept, 13)
-        np.testing.assert_allclose(training.run.ledger.rest().means,
+        rest = training.run.stream.rest()
+        np.testing.assert_allclose(rest.weights / rest.relative_weights,
                                    record.mean_weight, 1e-5)
     # Nothing is known of biased plans or of full passes.
     for policy in (QuantileTiers(rescale=False), MeanThreshold(0)):
-        training = DrivenTraining(policy).train(60)
+        training = DrivenRun(policy).train(60)
         assert {r.variance_ratio for r in training.records} == {None}
 
 
 def test_scores_are_read_once_within_the_lookahead():
     """The next plans are drawn from the same ones, without waiting."""
     plans = []
-    training = DrivenTraining(
+    training = DrivenRun(
         QuantileTiers(),
         lookahead=9,
         observers=[
             lambda record, plan: plan.is_full or plans.append(
-                (record.first_slot, training.run.memory.scores))
+                (record.first_slot, training.run.reading.scores))
         ])
     training.train(60)
     (read, scores), *plans = plans
@@ -719,7 +704,7 @@ def test_the_checksum_is_that_of_each_plan():
                 return plan
             return replace(plan, indices=plan.indices[::-1].copy())
 
-        training, checksums = DrivenTraining(policy, lookahead=9), []
+        training, checksums = DrivenRun(policy, lookahead=9), []
         merge = training.run.log.merge
         training.run.log.merge = lambda *args: (
             checksums.append(args[2]) or merge(*args))
@@ -741,7 +726,7 @@ def test_policies_are_told_the_norms_of_their_tiers():
             told.append(progress.norms)
 
     told = []
-    training = DrivenTraining(Listening(), batch_size=1).train(51)
+    training = DrivenRun(Listening(), batch_size=1).train(51)
     plans = [pair for pair in training.plans if not pair[1].is_full]
     assert np.isnan(told[0][0]).all() and len(told) == len(plans)
     for (record, plan), norms in zip(plans, told[1:]):
@@ -755,35 +740,10 @@ def test_policies_are_told_the_norms_of_their_tiers():
         np.testing.assert_allclose(norms[0], expected, rtol=1e-6)
 
 
-def check_on_rank(rank, results, others):
-    results[rank] = []
-    for other in others:
-        dataset = Listed(other if rank else PATHS)
-        try:
-            check_ranks(
-                DrivenTraining(dataset=dataset).run,
-                DeliveryCheck(dataset, None))
-        except Refusal as error:
-            results[rank].append(str(error))
-
-
-PATHS = [f'folder/{number}.png' for number in range(SIZE)]
-
-
-def test_ranks_that_read_other_images():
-    """In another order, or fewer."""
-    others = [PATHS[::-1], PATHS[:-1], PATHS]
-    for errors in run_ranks(
-            functools.partial(check_on_rank, others=others), 2):
-        assert len(errors) == 2
-        assert all('The ranks have read different images, or the same' in error
-                   for error in errors)
-
-
 def test_the_mean_v_of_a_run():
     """It lies between the V of its plans, and each plan records the mean over
     the plans before it."""
-    training = DrivenTraining(QuantileTiers(), batch_size=1).train(60)
+    training = DrivenRun(QuantileTiers(), batch_size=1).train(60)
     training.run.merge()
     records = [r for r in training.records if r.variance_ratio]
     values = [record.variance_ratio.value for record in records]

@@ -1,29 +1,71 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""How long a run is, and how far its schedulers are."""
-from contextlib import nullcontext
-from types import SimpleNamespace
-
+"""How long a run is in slots, and when its plans may prune."""
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mmib.errors import Refusal
-from mmib.ledger import Ledger
-from mmib.openmmlab.runner.checks import check_length
-from mmib.openmmlab.runner.epochs import ScheduleSteps
-from mmib.plan_record import PlanRecord
 from mmib.pruning import Neyman
-from mmib.schedule import PlanStart, Schedule
+from mmib.stream.schedule import Place, Schedule, check_fractions
+
+
+def by_epochs(start=0.):
+    """20 epochs of 100 slots, of which the last 3 are annealing."""
+    return Schedule.of(100, 20, 100, 0.85, start, by_epoch=True)
 
 
 @pytest.mark.parametrize('start, first', [(0, 1), (0.05, 1), (0.3, 6)])
 def test_annealing_and_pruning_begin_with_an_epoch(start, first):
-    schedule = Schedule(100, 10, 20, 0.85, start, iters_per_epoch=10)
+    schedule = by_epochs(start)
     for epoch in range(20):
-        assert schedule._unit_at(PlanStart(100 * epoch, epoch=epoch)) == epoch
-    assert (schedule.prune_from, schedule.anneal_from) == (first, 17)
-    assert schedule.most_slots(PlanStart(100, epoch=1)) is None
-    assert schedule.by_epoch
+        # Whatever the epochs before have pruned.
+        place = Place(70 * epoch, 100 * epoch)
+        assert schedule.clock(place) == 100 * epoch
+        assert schedule.may_prune(100 * epoch) == (first <= epoch < 17)
+        assert schedule.is_annealing(100 * epoch) == (epoch >= 17)
+        assert schedule.room(place) is None
+    assert (schedule.prune_from, schedule.annealing) == (100 * first, 1700)
+    assert schedule.by_epoch and schedule.length == 2000
+
+
+@given(
+    st.integers(1, 50), st.integers(1, 300), st.integers(1, 9),
+    st.floats(0, 1), st.floats(0, 0.99))
+def test_a_stream_prunes_from_the_edge_of_a_pass(pass_length, count, size,
+                                                 delta, start):
+    """Pruning begins with the first pass at or after `start`, and annealing
+    within a pass. Both fractions are rounded to steps."""
+    schedule = Schedule.of(
+        pass_length, count, size, delta, start, by_epoch=False)
+    assert schedule.length == count * size
+    assert schedule.annealing == round(delta * count) * size
+    edges = range(pass_length, count * size + 2 * pass_length, pass_length)
+    assert schedule.prune_from == next(edge for edge in edges
+                                       if edge >= round(start * count) * size)
+    assert schedule.prunes_nothing == (
+        schedule.prune_from >= schedule.annealing)
+    for spent in {0, *edges, schedule.annealing, schedule.length}:
+        now = schedule.clock(Place(spent, 3 * spent))
+        assert now == spent
+        assert schedule.is_annealing(now) == (now >= schedule.annealing)
+        assert schedule.may_prune(now) == (
+            schedule.prune_from <= now < schedule.annealing)
+        room = schedule.room(Place(spent, 3 * spent))
+        if now >= schedule.annealing:
+            # The loop ends the run.
+            assert room is None
+        else:
+            assert room == schedule.annealing - now
+            assert type(room) is int
+
+
+def test_the_room_until_a_stream_ends():
+    """Annealing has no other bound than the end of the stream."""
+    schedule = Schedule.of(100, 250, 1, 0.8, 0, by_epoch=False, end=250)
+    rooms = [
+        schedule.room(Place(spent, spent)) for spent in (0, 199, 200, 249)
+    ]
+    assert rooms == [200, 1, 50, 1]
 
 
 @pytest.mark.parametrize('by_epoch', [True, False])
@@ -34,150 +76,106 @@ def test_annealing_and_pruning_begin_with_an_epoch(start, first):
 ])
 @pytest.mark.parametrize('delta, start', [(0.85, 0.), (1, 0.2)])
 def test_the_budget_is_met(by_epoch, policy, delta, start):
-    """The shares that follow from what was spent lead to it, and it comes as
-    was forecast."""
-    length = round(5000 * policy.ratio)
-    schedule = Schedule(
-        1000, 10, 50, delta,
-        start, iters_per_epoch=100) if by_epoch else Schedule(
-            1000, 10, length, delta, start)
-    end = 10**9 if by_epoch else 10 * length
-    last, position, saved, shares = None, 0, 0., []
-    for epoch in range(schedule.length):
-        if position == end:
-            break
-        kept = limit = 1000
-        start = PlanStart(position, position // 10, epoch)
-        unit = schedule._unit_at(start)
-        if unit < schedule.anneal_from:
-            limit = schedule.most_slots(start) or 10**9
-            if unit >= schedule.prune_from:
-                progress = schedule.progress(start, saved)
-                kept = int(1000 * progress.kept_share(policy.ratio) + 1e-6)
-                shares.append(kept / 1000)
-        last = PlanRecord(kept, (),
-                          last.covered_until(position) if last else 0, 1,
-                          position, position / 10)
-        position = min(position + kept, position + limit, end)
-        saved += schedule.iters_saved_since(last, position, position // 10)
-    assert position == pytest.approx(10 * length, rel=0.01)
-    assert position / 10 + saved == pytest.approx(5000, rel=0.01)
+    """The shares that follow from what was spent lead to the budget, and the
+    run ends as was forecast."""
+    length = round(50_000 * policy.ratio)
+    if by_epoch:
+        schedule = Schedule.of(1000, 50, 1000, delta, start, by_epoch=True)
+    else:
+        schedule = Schedule.of(
+            1000, length // 10, 10, delta, start, by_epoch=False)
+    place, shares = Place(0, 0), []
+    while schedule.clock(place) < schedule.length:
+        now, kept = schedule.clock(place), 1000
+        if schedule.may_prune(now):
+            share = schedule.progress(place).kept_share(policy.ratio)
+            kept = int(1000 * share + 1e-6)
+            shares.append(kept / 1000)
+        limit = schedule.room(place)
+        dealt = kept if limit is None else min(kept, limit)
+        if not by_epoch:
+            dealt = min(dealt, length - place.spent)
+        place = Place(place.spent + dealt, place.covered + 1000 * dealt / kept)
+    assert place.spent == pytest.approx(length, rel=0.01)
+    assert place.covered == pytest.approx(50_000, rel=0.01)
     first = policy.expected_share(schedule.first_progress())
     assert first == pytest.approx(sum(shares) / len(shares), abs=0.01)
-    assert schedule.outcome(first) == pytest.approx((length, 5000, 50),
-                                                    rel=0.01)
+    assert schedule.outcome(first) == pytest.approx((length, 50_000), rel=0.01)
 
 
-def test_what_a_policy_is_told_after_starting_afresh():
+def afresh(epochs, unspent=0.):
+    """A schedule that goes on without scores after so many epochs."""
+    schedule = by_epochs()
+    schedule.fresh_from = 100 * epochs
+    schedule.zero = Place(unspent, 0)
+    return schedule
+
+
+def test_what_a_policy_gets_after_starting_afresh():
     """5 epochs were trained on, and one is full before pruning begins. If it
     isn't known what they saved, they count as full ones."""
-    schedule = Schedule(100, 10, 20, 0.85, iters_per_epoch=10)
-    schedule.start_afresh(500)
+    schedule = afresh(5)
     first = schedule.first_progress()
-    assert schedule.prune_from == 6
+    assert schedule.prune_from == 600
     # 1200 slots, of which 600 are gone and 300 belong to annealing.
     assert first.kept_share(0.6) == (1200 - 600 - 300) / ((17 - 6) * 100)
-    assert schedule.progress(PlanStart(600, epoch=6), 6.) == first
-    schedule.start_afresh(500, unspent=60.)
+    assert schedule.progress(Place(600, 600)) == first
+    schedule = afresh(5, unspent=60.)
     later = schedule.first_progress()
     assert later == first._replace(spent=540)
-    assert schedule.progress(PlanStart(600, epoch=6), 6.) == later
-    assert schedule.outcome(0.5) == (200 - 0.5 * 110, 200, 20)
+    assert schedule.progress(Place(600, 600)) == later
+    assert schedule.outcome(0.5) == (2000 - 0.5 * 1100, 2000)
     # At the edge of annealing, and after the end.
     for epoch in (16, 17, 20):
-        schedule.start_afresh(100 * epoch)
+        schedule = afresh(epoch)
         assert schedule.prunes_nothing
-        assert schedule.iteration_at(PlanStart(0, 60, epoch)) == 60
-        assert schedule.outcome(0.5)[0] == 200
+        assert schedule.outcome(0.5) == (2000, 2000)
 
 
-@pytest.mark.parametrize('lookahead, slots, iters, expected', [
-    (40, 10, 60, 40),
-    (0, 3, 9999, 27),
-    (0, 3, 999, 0),
+@given(st.integers(0, 40), st.integers(-300, 300), st.integers(-300, 300))
+def test_a_stream_that_began_elsewhere(fresh_from, spent, covered):
+    """After a resume with steps of another size, the clock shows what a run of
+    this size would have spent. Passes begin at multiples of their length in
+    the stream all the same, and all indices of a repeated dataset are dealt
+    once before."""
+    schedule = Schedule.of(10, 600, 1, 1, 0.1, by_epoch=False, first_pass=30)
+    schedule.fresh_from, schedule.zero = fresh_from, Place(spent, covered)
+    first = schedule.prune_from + spent
+    slots = range(0, 1000, 10)
+    assert first == next(
+        slot for slot in slots
+        if slot >= spent + 60 and (slot >= -(-fresh_from // 30) * 30 + 30))
+    place = Place(first, 2 * first)
+    assert schedule.clock(place) == first - spent
+    progress = schedule.progress(place)
+    assert (progress.spent, progress.covered) == (first - spent,
+                                                  2 * first - covered)
+    # Until then, all plans are full.
+    begun = schedule.first_progress()
+    assert (begun.spent, begun.covered) == (first - spent, first - spent)
+    other = Schedule.of(10, 60, 10, 1, 0.1, by_epoch=False, first_pass=30)
+    other.load_state_dict(schedule.state_dict())
+    assert (other.zero, other.fresh_from) == (schedule.zero, fresh_from)
+    assert other.prune_from == schedule.prune_from
+
+
+FITS = dict(delta=0.85, start=0.)
+
+
+@pytest.mark.parametrize('changes, match', [
+    (dict(delta='1'), "`delta` of a Session must be a number, but got '1'"),
+    (dict(start=None), '`start` of a Session must be a number, but got None'),
+    (dict(delta=-0.1), r'`delta` of .* must be in \[0, 1\], but got -0.1'),
+    (dict(delta=1.01), r'`delta` of .* must be in \[0, 1\], but got 1.01'),
+    (dict(delta=float('nan')), '`delta` of'),
+    (dict(start=-0.1), r'`start` of .* must be in \[0, 1\).*got -0.1'),
+    (dict(start=1, delta=1), r'`start` of .* must be in \[0, 1\).*got 1'),
+    (dict(start=0.85), '`start` of .* less than `delta=0.85`'),
+    (dict(start=float('nan')), '`start` of'),
 ])
-def test_the_least_slots_between_two_reads(lookahead, slots, iters, expected):
-    """A thousandth of the run, or what may be in flight."""
-    schedule = Schedule(100, slots, iters, 1, lookahead=lookahead)
-    assert schedule.min_gap == expected
-
-
-def test_another_batch_size():
-    """Slots of annealing follow from the iterations to come."""
-    before = Schedule(100, 10, 60, 1, lookahead=40)
-    before.start_afresh(70)
-    schedule = Schedule(100, 20, 60, 0.5)
-    schedule.load_state_dict(before.state_dict())
-    assert schedule.fresh_from == 70
-    assert (schedule.slots_per_iter, schedule.annealing_at) == (20, 30)
-    schedule.count_from(16, 160)
-    assert schedule.most_slots(PlanStart(160)) == 14 * 20
-    assert schedule.anneal_from == 440
-    assert schedule._unit_at(PlanStart(440)) == 440
-    assert schedule.iteration_at(PlanStart(180)) == 17
-
-
-@pytest.mark.parametrize('schedule, match', [
-    (Schedule(100, 10, 19, 1), r'1.90 passes over 100.* 20 iterations'),
-    (Schedule(100, 10, 1, 1,
-              iters_per_epoch=10), '`train_cfg.max_epochs` is 1'),
-    (Schedule(5, 10, 3, 1, iters_per_epoch=0), '`drop_last` leaves them all'),
-])
-def test_runs_that_are_too_short(schedule, match):
+def test_fractions_out_of_range(changes, match):
     with pytest.raises(Refusal, match=match):
-        check_length(schedule)
-    check_length(Schedule(100, 10, 20, 1))
-    check_length(Schedule(100, 10, 2, 1, iters_per_epoch=10))
-
-
-@pytest.mark.parametrize('schedule, fits', [
-    (Schedule(100, 10, 19, 1), True),
-    (Schedule(100, 10, 1, 1, iters_per_epoch=10), True),
-    (Schedule(5, 10, 3, 1, iters_per_epoch=0), False),
-])
-def test_a_run_that_prunes_nothing_may_be_short(schedule, fits):
-    with nullcontext() if fits else pytest.raises(Refusal):
-        check_length(schedule, prunes=False)
-
-
-@given(
-    st.integers(1, 50), st.lists(st.integers(1, 400), min_size=2, max_size=5),
-    st.integers(1, 40), st.integers(1, 40), st.booleans(), st.integers(0, 40))
-def test_schedulers_make_the_steps_of_the_baseline(per_epoch, sizes,
-                                                   slots_per_iter, later,
-                                                   drop_last, resumed_at):
-    """Whatever the epochs keep, each ends where that of the baseline does,
-    also where a run goes on with another batch size. The next epoch makes
-    up for one that has no whole batch."""
-    run = SimpleNamespace(ledger=Ledger(), plans=SimpleNamespace())
-    schedule = ScheduleSteps(run, per_epoch)
-    position = iteration = steps = 0
-    for epoch, size in enumerate(sizes):
-        run.ledger.go_to(position)
-        run.epoch = epoch
-        run.plans.newest = SimpleNamespace(first_slot=position)
-        begin, is_over, made_up = position, False, steps < epoch * per_epoch
-        while True:
-            left = begin + size - position
-            end = position + left - (left % slots_per_iter) * drop_last
-            schedule.begin_epoch(end)
-            while position < end and iteration != resumed_at:
-                position = min(position + slots_per_iter, end)
-                iteration += 1
-                run.ledger.go_to(position)
-                due = schedule.due()
-                most = -(-per_epoch * slots_per_iter // max(end - begin, 1))
-                assert 0 <= due and (due <= most or made_up
-                                     or iteration > resumed_at)
-                steps += due
-                is_over = position == end
-            if iteration != resumed_at:
-                break
-            resumed_at, slots_per_iter, is_over = -1, later, False
-            state = schedule.state_dict()
-            schedule = ScheduleSteps(run, 999)
-            schedule.load_state_dict(state)
-        if is_over:
-            assert steps == (epoch + 1) * per_epoch
-        # With what `drop_last` leaves.
-        position = begin + size
+        check_fractions(**{**FITS, **changes}, place='of a Session')
+    check_fractions(**FITS, place='of a Session')
+    # Without a part that prunes, `start` is of no account.
+    check_fractions(0, 0.5, 'of a Session')

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from mmib.slots import Columns, Slots
+from mmib.stream.slots import Columns, Slots
 
 
 def slots_of(count):
     numbers = np.arange(count)
     return Slots(3 * numbers, numbers + 5, np.float32(numbers / 2),
-                 np.float32(numbers / 4), 99, False, 'token')
+                 np.float32(numbers / 4), 99, False, 'one')
 
 
 MASK = [True, False, True, True, False, False]
@@ -44,7 +44,7 @@ def test_a_part_of_a_batch(part, rows):
         column, expected = getattr(slots, name), getattr(whole, name)
         assert column.dtype == expected.dtype
         assert column.tolist() == expected[rows].tolist()
-    assert (slots.end, slots.annealing, slots.token) == (99, False, 'token')
+    assert (slots.end, slots.annealing, slots.numbering) == (99, False, 'one')
     assert repr(slots) == (f'Slots(indices={slots.indices.tolist()}, '
                            f'weights={slots.weights.tolist()})')
 
@@ -63,11 +63,14 @@ def test_columns():
     rows = np.arange(4)
     columns = Columns(rows, np.float32(rows), np.int16(rows),
                       np.float32(rows + 1))
-    assert columns.relative_weights.tolist() == [
-        0, 0.5, np.float32(2 / 3), 0.75
-    ]
     both = columns.at([3, 1]).followed_by(columns.at(slice(2)))
     for column, name in zip(both, Columns._fields):
         assert column.dtype == getattr(Columns(), name).dtype
     assert both.indices.tolist() == both.tiers.tolist() == [3, 1, 0, 1]
-    assert both.means.tolist() == [4, 2, 1, 2]
+    assert both.weights.tolist() == [3, 1, 0, 1]
+    assert both.relative_weights.tolist() == [4, 2, 1, 2]
+    for none in (Columns.joined([]), Columns.joined([Columns(), Columns()])):
+        for column, empty in zip(none, Columns()):
+            assert column.dtype == empty.dtype and column.shape == (0, )
+    # A single part isn't copied.
+    assert Columns.joined([both]) is both

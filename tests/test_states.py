@@ -1,130 +1,254 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""States that mmib 1.0.0 wrote, of version 2, go on as they did there."""
-from pathlib import Path
+"""States with values that don't fit together are refused, and change nothing.
+States of version 3 are in test_version3.py."""
+import copy
+import math
 
 import pytest
 import torch
 
 from mmib import Session
+from mmib.errors import Refusal
 from mmib.pruning import Neyman
-from tests.training import SIZE, DrivenTraining, loop, state_of
+from mmib.run.states import check_form, to_arrays, to_tensors
+from tests.helpers.runs import loop, state_of
 
-STATES = torch.load(
-    Path(__file__).parent / 'data/version2.pth', weights_only=True)
-"""dict: State of each run below at some place, and the images and weights of
-all slots from there to the end, with which mmib 1.0.0 went on. The losses are
-those of :func:`tests.training.losses_of`. Equal tensors share their memory in
-the file.
-
-By epochs the batch size is 1. With larger ones an epoch ends in a smaller step
-today only where the baseline's does, and mmib 1.0.0 had others there."""
-
-
-def policy():
-    return Neyman(num_tiers=3, min_keep=0.3)
+SIZE = 24
+pytestmark = pytest.mark.filterwarnings('ignore:.* goes on with the')
 
 
 def session(stream=False):
     return Session(
-        range(SIZE), policy(), epochs=6, delta=5 / 6, seed=3, stream=stream)
+        range(SIZE),
+        Neyman(num_tiers=3, min_keep=0.3),
+        epochs=6,
+        seed=3,
+        stream=stream)
 
 
-def expected(name):
-    state = STATES[name]
-    return list(zip(state['images'].tolist(), state['weights'].tolist()))
+@pytest.fixture(scope='module', params=[False, True], ids=['epochs', 'stream'])
+def saved(request):
+    """Whether a Session is a stream, and its state within a pruned plan."""
+    one = session(request.param)
+    loop(one, 1, 47 if request.param else 45)
+    found = state_of(one)
+    assert len(found['stream']['indices']) > 2
+    assert found['stream']['plans'][0]['keeps'] is not None
+    assert len(found['tables']['sums']) and found['records'][0]['mean_ratio']
+    return request.param, found
 
 
-def slots_of(steps):
-    return [slot for step in steps for slot in zip(*step[:2])]
+def longer(column):
+    if torch.is_tensor(column):
+        return torch.cat([column, column[-1:]])
+    return [*column, column[-1]]
 
 
-def by_iterations():
-    """With 3 plans at once, as so many batches are in flight."""
-    return DrivenTraining(policy(), 2, 7)
+def shorter(column):
+    return column[:-1]
 
 
-def by_epochs():
-    return DrivenTraining(
-        policy(), 1, max_iters=6, annealing_iter=5, by_epoch=True)
+def with_first(value):
+    """A change of the first value of a column."""
+
+    def change(column):
+        column = column.clone()
+        column.view(-1)[0] = value
+        return column
+
+    return change
 
 
-@pytest.mark.parametrize('name, make, until', [
-    ('iterations', by_iterations, 60),
-    ('epochs', by_epochs, None),
+COLUMNS = [
+    'stream.indices', 'stream.weights', 'stream.tiers',
+    'stream.relative_weights', 'stream.plans.0.keeps', 'stream.plans',
+    'records', 'reading.scores', 'reading.mean_ratio', 'schedule.zero',
+    'tables.scores', 'tables.averages', 'tables.last_visit', 'tables.visits',
+    'tables.pruned', 'baseline.generator'
+]
+WHOLE_NUMBERS = [
+    'seed', 'plans_checksum', 'stream.position', 'stream.plans.0.first_slot',
+    'stream.plans.0.kept', 'stream.plans.0.size', 'schedule.fresh_from',
+    'tables.non_finite', 'baseline.used'
+]
+FINITE_NUMBERS = [
+    'stream.covered', 'stream.plans.0.covered', 'stream.plans.0.mean_weight'
+]
+FINITE_COLUMNS = [
+    'stream.weights', 'stream.relative_weights', 'reading.scores',
+    'tables.scores', 'tables.averages'
+]
+CHANGES = [
+    *((name, way) for name in COLUMNS for way in (longer, shorter)),
+    *((name, value) for name in WHOLE_NUMBERS
+      for value in (-1, 20.5, 7., math.nan, math.inf, 2**63)),
+    *((name, value) for name in FINITE_NUMBERS
+      for value in (math.nan, math.inf, -math.inf)),
+    *((name, with_first(value)) for name in FINITE_COLUMNS
+      for value in (math.nan, math.inf)),
+    ('baseline.used', SIZE + 1),
+    ('stream.plans.0.size', lambda size: size + 1),
+    ('stream.plans.0.mean_weight', 0.),
+    ('stream.plans.0.mean_weight', -1.),
+    ('stream.indices', with_first(SIZE)),
+    ('stream.indices', with_first(-1)),
+    ('stream.weights', with_first(-0.5)),
+    ('stream.relative_weights', with_first(-0.5)),
+    ('stream.tiers', with_first(-1)),
+    ('tables.sums', lambda sums: sums[:, 1:]),
+    ('schedule.zero', [0, math.nan]),
+    ('schedule.zero', [math.inf, 0]),
+    ('reading.mean_ratio', lambda ratio: [*ratio[:3], -1.]),
+    ('records.0.tiers', [[1, 2, 3, 4, 5]]),
+    ('records.0.tiers', [7]),
+    ('records.0.mean_ratio', [1., 1.]),
+    ('records.0.histogram', dict(edges=[1.], more=[1])),
+    ('rng.state', {}),
+    ('rng.state.state', -1),
+    ('rng.bit_generator', 'MT19937'),
+]
+
+
+def change(state, name, to):
+    """Change a value of a state, by a function or to another value."""
+    *way, last = (
+        int(key) if key.isdigit() else key for key in name.split('.'))
+    for key in way:
+        state = state[key]
+    state[last] = to(state[last]) if callable(to) else to
+
+
+def check_refused(is_stream, state, match):
+    """Check that a Session refuses a state, and goes on as before."""
+    one, other = session(is_stream), session(is_stream)
+    for each in (one, other):
+        loop(each, 2, 5)
+    before = text_of(one)
+    with pytest.raises(Refusal, match=match):
+        one.load_state_dict(state)
+    assert text_of(one) == before
+    assert loop(one, 2, 4) == loop(other, 2, 4)
+
+
+@pytest.mark.parametrize('name, to', CHANGES)
+def test_what_does_not_fit_is_refused(name, to, saved):
+    """Each column with another length, and each value out of range. Nothing
+    is loaded then."""
+    is_stream, state = saved
+    state = copy.deepcopy(state)
+    change(state, name, to)
+    # Tables of another length are those of another dataset.
+    with_other_images = name == 'tables.scores' and to in (longer, shorter)
+    check_refused(
+        is_stream, state,
+        'the dataset has 24 images' if with_other_images else 'damaged: `')
+
+
+def leaves(value, name=''):
+    """The names of all parts of a state."""
+    items = enumerate(value) if isinstance(value, list) else value.items()
+    for key, part in items:
+        place = f'{name}.{key}' if name else f'{key}'
+        yield place, part
+        if isinstance(part, (dict, list)):
+            yield from leaves(part, place)
+
+
+def damages(value):
+    """What may become of a value without another type."""
+    if torch.is_tensor(value):
+        if len(value):
+            yield from (longer, shorter, with_first(99))
+            if value.dtype.is_signed:
+                yield with_first(-1)
+        if value.is_floating_point() and value.numel():
+            yield with_first(math.nan)
+    elif isinstance(value, list):
+        yield [*value, *value[:1]]
+        yield value[:-1]
+    elif isinstance(value, bool):
+        yield not value
+    elif isinstance(value, (int, float)):
+        yield from (-1, value + 1, value + 0.5, math.nan, math.inf, 2**70)
+
+
+@pytest.mark.filterwarnings('ignore:.* the run goes on, and')
+def test_a_damage_is_refused_or_harmless(saved):
+    """A state that is accepted can be saved and explained, and no state leads
+    to another error than a refusal, or to half a state."""
+    is_stream, state = saved
+    refused, one = 0, session(is_stream)
+    loop(one, 2, 5)
+    before = text_of(one)
+    for name, value in leaves(state):
+        # Of the policy, and names.
+        if name.startswith('policy') or isinstance(value, (str, dict)):
+            continue
+        for to in damages(value):
+            damaged = copy.deepcopy(state)
+            change(damaged, name, to)
+            try:
+                one.load_state_dict(damaged)
+            except Refusal:
+                refused += 1
+                assert text_of(one) == before, name
+            else:
+                one.explain(3)
+                text_of(one)
+                one.load_state_dict(state)
+                before = text_of(one)
+    assert refused > 120
+
+
+def text_of(one):
+    """All values of the state of a Session, without rounding."""
+
+    def plain(value):
+        if torch.is_tensor(value):
+            return value.numpy().tobytes()
+        if isinstance(value, dict):
+            return {key: plain(part) for key, part in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [*map(plain, value)]
+        return value
+
+    return repr(plain(one.state_dict()))
+
+
+def test_what_fits_is_loaded(saved):
+    is_stream, state = saved
+    one, other = session(is_stream), session(is_stream)
+    for each in (one, other):
+        each.load_state_dict(copy.deepcopy(state))
+    assert loop(one, 2) == loop(other, 2) != []
+
+
+@pytest.mark.parametrize('form, value, where', [
+    (dict(a=dict(b=1)), dict(a=3), '`a` is not a dict'),
+    (dict(a=dict(b=1)), dict(a=dict(c=1)), '`a.b` is missing'),
+    (dict(a=1), dict(a=None), '`a` is of type NoneType and should be a num'),
+    (dict(a=1), dict(a=True), '`a` is of type bool and should be a number'),
+    (dict(a=True), dict(a=1), '`a` is a number and should be of type bool'),
+    (dict(a=[dict(b='')]), dict(a=[dict(b='x'), dict(b=1)]), '`a.1.b` is'),
+    (dict(a=torch.ones(2)), dict(a=torch.ones(1, 1)),
+     '`a` is a tensor of torch.float32 with 2 dimensions'),
+    (dict(a=torch.ones(2)), dict(a=torch.ones(2).double()), 'float64'),
 ])
-def test_a_run_goes_on(name, make, until):
-    """In MMEngine's loops."""
-    training = make()
-    training.run.load_state_dict(STATES[name]['state'])
-    training.train(until)
-    assert training.slots == expected(name)
-    # What is there of the plans and images goes on too.
-    whole = make().train(until)
-    state, of_whole = state_of(training.run), state_of(whole.run)
-    assert facts_of(state) == pytest.approx(facts_of(of_whole), rel=1e-6)
+def test_the_form_of_a_state(form, value, where):
+    with pytest.raises(Refusal, match=where):
+        check_form(value, form)
+    check_form(form, form)
+    # JSON has lists in the place of tuples, and one kind of number.
+    check_form(dict(a=[1.5, 2], more=0), dict(a=(1, )))
 
 
-@pytest.mark.parametrize('name', ['num_strata', 'num_tiers'])
-def test_a_state_with_older_arguments(name):
-    """The first states of version 3 have other arguments of Neyman, and lack
-    what a run that has started afresh didn't spend."""
-    one, two = (session() for _ in range(2))
-    loop(one, 1, 40)
-    state = state_of(one)
-    del state['schedule']['unspent']
-    state['policy'] = f'Neyman({name}=3, min_keep=0.3, ratio=0.6)'
-    assert two._run.load_state_dict(state) == []
-    two._dealer.reset()
-    assert slots_of(loop(one, 1)) == slots_of(loop(two, 1))
-
-
-def facts_of(state):
-    tables, memory = state['tables'], state['memory']
-    return [
-        state['iteration'], state['epoch'], state['saved_iters'],
-        state['ledger']['position'], memory['mean_score'],
-        *memory['mean_ratio'], *tables['scores'].tolist(),
-        *tables['averages'].tolist(), *tables['last_visit'].tolist(),
-        *tables['visits'].tolist(), *tables['pruned'].tolist(),
-        *tables['sums'].flatten().tolist()
-    ]
-
-
-@pytest.mark.parametrize('name, epoch', [
-    ('session_open', 3),
-    ('session_over', 3),
-    ('session_closed', 3),
-    ('session_left', 2),
-    ('session_stream', None),
-])
-def test_a_session_goes_on(name, epoch):
-    """Within an epoch; where one is over and the next one hasn't begun, before
-    the state was loaded once and after; where `drop_last` left an image of an
-    epoch; and in a stream."""
-    one = session(stream=epoch is None)
-    one.load_state_dict(STATES[name]['state'])
-    assert epoch is None or one.epoch == epoch
-    begin = one.progress
-    steps = loop(one, 1)
-    assert slots_of(steps) == expected(name)
-    assert 0.3 < begin < steps[0][2] and one.progress == 1
-    # Saved in between, in today's version.
-    two, three = (session(stream=epoch is None) for _ in range(2))
-    two.load_state_dict(STATES[name]['state'])
-    first = loop(two, 1, 9)
-    three.load_state_dict(state_of(two))
-    assert slots_of(first + loop(three, 1)) == expected(name)
-
-
-def test_an_explanation_of_its_plan_has_counts_alone():
-    """And the score. Which images the plan left out isn't known, nor are the
-    edges of its tiers."""
-    one = session()
-    one.load_state_dict(STATES['session_open']['state'])
-    explanations = [one.explain(index) for index in range(SIZE)]
-    memory = STATES['session_open']['state']['planner']['scores']
-    assert [each.score for each in explanations] == memory.tolist()
-    assert {each.kept for each in explanations} == {None}
-    assert {each.tier for each in explanations} == {None}
-    assert sum(each.visits for each in explanations) == 26
-    assert 'may keep image 0. Its score was' in str(explanations[0])
+def test_arrays_of_a_state_are_copies():
+    tensor = torch.arange(3)
+    arrays = to_arrays(dict(a=[tensor], b='x', c=torch.ones(2).bfloat16()))
+    tensor[0] = 7
+    assert arrays['a'][0].tolist() == [0, 1, 2] and arrays['b'] == 'x'
+    # There is no such array.
+    assert arrays['c'].dtype == torch.bfloat16
+    tensors = to_tensors(arrays)
+    arrays['a'][0][0] = 9
+    assert tensors['a'][0].tolist() == [0, 1, 2]

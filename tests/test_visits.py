@@ -14,22 +14,24 @@ from hypothesis import strategies as st
 
 from mmib.errors import Refusal
 from mmib.pruning import RandomPruning
-from mmib.run import Run
-from mmib.schedule import Schedule
-from mmib.slots import Columns
-from mmib.visits import AVERAGE, Entry, Tables, VisitLog, rounds
-from mmib.worth import pair_sums, tier_sums
-from tests.system.processes import run_ranks
+from mmib.ranks import World
+from mmib.run.run import Run
+from mmib.scores.log import Entry, VisitLog
+from mmib.scores.table import AVERAGE, Tables, check_ema, rounds
+from mmib.stream.schedule import Schedule
+from mmib.stream.slots import Columns
+from mmib.worth import tier_sums
+from tests.helpers.processes import run_ranks
 
 INF, NAN = math.inf, math.nan
 
 
 def slots_of(indices, weights=1., tiers=0, means=1.):
+    weights, means = (
+        np.full(len(indices), value, np.float32) for value in (weights, means))
     return Columns(
-        np.array(indices),
-        *(np.full(len(indices), value, kind)
-          for value, kind in ((weights, np.float32), (tiers, np.int16),
-                              (means, np.float32))))
+        np.array(indices), weights, np.full(len(indices), tiers, np.int16),
+        weights / means)
 
 
 def add(tables, slots, iteration, scores, norms):
@@ -75,7 +77,7 @@ NUMBERS = st.lists(st.integers(3, 20), max_size=4)
 @example([('scored', [number % 18 + 3]) for number in range(130)], 4)
 def test_the_log_keeps_the_last_score_of_each_slot(entries, first):
     """However many were packed in between. A visit without a score counts
-    once, and not if the slot was scored as well. Slots that the ledger has
+    once, and not if the slot was scored as well. Slots that the stream has
     forgotten are left out."""
     log, scored, unscored = VisitLog(), {}, set()
     values = itertools.count(1)
@@ -170,6 +172,69 @@ def test_a_backward_pass_that_never_comes():
     assert merged.scores.tolist() == [*range(1, 1100)]
 
 
+def waiting(log, numbers):
+    """Record an entry that awaits its backward pass."""
+    numbers = np.array(numbers)
+    entry = Entry(numbers, tensor_of(*range(len(numbers))))
+    entry.awaits_norms = True
+    log.record(entry)
+    return entry
+
+
+def test_norms_of_visits_that_were_merged_before():
+    """As where a state is written between the loss and the backward pass: the
+    norms are in the next merge, apart from other visits, and once."""
+    log = VisitLog()
+    first, second, never = (
+        waiting(log, numbers) for numbers in ([8, 6], [2, 9, 3], [7]))
+    merged = log.merge(0, 10, 0)
+    assert merged.numbers.tolist() == [2, 3, 6, 7, 8, 9]
+    assert np.isnan(merged.norms).all() and not len(merged.late_numbers)
+    second.note_flow(tensor_of(2, 0.5, 0))
+    second.note_gradient(torch.tensor([[6., 8.], [0., 0.], [0., 0.]]))
+    log.record(Entry(np.array([10]), tensor_of(5), tensor_of(6)))
+    merged = log.merge(0, 11, 0)
+    # A norm of 0 counts, and one that isn't known doesn't.
+    assert merged.late_numbers.tolist() == [2, 3, 9]
+    assert merged.late_norms.tolist() == [5, INF, 0]
+    assert merged.numbers.tolist() == [10] and merged.norms.tolist() == [6]
+    # By now slot 6 is forgotten, and 8 isn't.
+    first.note_flow(tensor_of(1, 1))
+    first.note_gradient(torch.tensor([[3.], [4.]]))
+    merged = log.merge(7, 11, 0)
+    assert merged.late_numbers.tolist() == [8]
+    assert merged.late_norms.tolist() == [3]
+    assert not len(merged.numbers)
+    for _ in range(2):
+        merged = log.merge(8, 11, 0)
+        assert not len(merged.late_numbers)
+        never.note_flow(tensor_of(1))
+        never.note_gradient(torch.ones(1, 1))
+
+
+@pytest.mark.parametrize('error, is_other', [(0., False), (0.04, False),
+                                             (0.06, True), (3., True)])
+def test_another_term_that_uses_the_predictions(error, is_other):
+    """Norms that differ from those of the losses alone by more than rounding
+    are those of another term. From then on, no norm is known."""
+    log = VisitLog()
+    entry = log.probe = waiting(log, range(4))
+    entry.own_norms = tensor_of(1, 2, 0, NAN)
+    late = waiting(log, [4])
+    # A backward pass that hasn't come says nothing.
+    log.merge(0, 5, 0)
+    assert log.probe is entry and not log.has_other_term
+    for each, norms in ((entry, [1, 2, 3, 4]), (late, [1])):
+        rows = tensor_of(*norms)[:, None] * (1 + error)
+        each.note_flow(torch.full((len(rows), ), -2.))
+        each.note_gradient(2 * rows)
+    merged = log.merge(0, 5, 0)
+    assert log.has_other_term == is_other and log.probe is None
+    assert merged.late_numbers.tolist() == ([] if is_other else [*range(5)])
+    log.record(Entry(np.array([5]), tensor_of(1), tensor_of(6)))
+    assert np.isnan(log.merge(0, 6, 0).norms).all() == is_other
+
+
 # The tables ------------------------------------------------------------------
 
 
@@ -181,11 +246,11 @@ class OneByOne:
         self.emas = np.float32([ema, ema or AVERAGE])
         self.rows = np.ones((2, images.max() + 1), np.float32)
         self.last_visit = np.zeros(images.max() + 1, int)
-        self.visits, self.pairs, self.non_finite = [], [], 0
+        self.visits, self.non_finite = [], 0
 
     def add(self, iteration, index, loss, norm, weight, tier, mean, delivered):
         image = self.images[index]
-        before, score = self.rows[0, image], np.float32(loss)
+        score = np.float32(loss)
         is_first = self.last_visit[image] == 0
         if self.score == 'gradient':
             score = np.float32(norm)
@@ -201,7 +266,6 @@ class OneByOne:
         self.last_visit[image] = iteration
         if tier and weight and math.isfinite(norm) and not is_first:
             self.visits.append((tier, weight / mean, norm))
-            self.pairs.append((before, score))
 
 
 FLOATS = st.sampled_from([0., 1., 0.25, 3., -1., 8., NAN, INF, -INF])
@@ -242,7 +306,7 @@ def test_tables_are_those_of_one_visit_after_another(images, steps, ema, score,
         iterations += len(scored) * [iteration]
         rows += zip(losses, norms)
     losses, norms = np.float32(rows).reshape(-1, 2).T
-    with mock.patch('mmib.visits._BLOCK', 7):
+    with mock.patch('mmib.scores.table._BLOCK', 7):
         late.add(columns, np.int32(iterations), losses, norms)
     for tables in (one, late):
         np.testing.assert_array_equal(tables.scores, expected.rows[0])
@@ -256,8 +320,34 @@ def test_tables_are_those_of_one_visit_after_another(images, steps, ema, score,
             *expected.visits)), 3) if expected.visits else np.zeros((3, 11))
         assert not sums[len(tables.sums):].any()
         np.testing.assert_allclose(tables.sums, sums[:len(tables.sums)], 1e-5)
-        pairs = np.array(expected.pairs).reshape(-1, 2).T
-        np.testing.assert_allclose(tables.pairs, pair_sums(*pairs), 1e-5)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 9), st.integers(0, 3),
+            st.sampled_from([0., 1., 2.5]),
+            st.sampled_from([0., 0.5, 7., NAN, INF])),
+        min_size=1,
+        max_size=20), st.integers(1, 100))
+def test_norms_may_follow_later(visits, size):
+    """The sums are those of norms that were known at once, to the bit, and
+    scores stay."""
+    indices, tiers, weights, norms = map(np.array, zip(*visits))
+    slots = slots_of(indices)._replace(
+        tiers=tiers.astype(np.int16), weights=np.float32(weights))
+    with mock.patch('mmib.scores.table._SAMPLED', size):
+        one, late = (Tables(np.arange(10)) for _ in range(2))
+    norms, scores = np.float32(norms), np.arange(len(norms))
+    for tables in (one, late):
+        # All visits below are later ones of their images.
+        add(tables, slots_of([*range(10)]), 1, np.ones(10), np.ones(10))
+    add(one, slots, 2, scores, norms)
+    add(late, slots, 2, scores, np.full(len(norms), NAN))
+    late.add_late(slots, norms)
+    np.testing.assert_array_equal(late.sums, one.sums)
+    np.testing.assert_array_equal(late.scores, one.scores)
+    np.testing.assert_array_equal(late.last_visit, one.last_visit)
 
 
 @given(st.lists(st.integers(0, 6), max_size=30))
@@ -291,20 +381,18 @@ def test_v_of_many_images_is_told_by_some_at_random():
     """The same ones on each rank and after a checkpoint."""
     first, second, third = np.float32(
         np.random.default_rng(0).gamma(2, size=(3, 100)))
-    with mock.patch('mmib.visits._SAMPLED', 30):
+    with mock.patch('mmib.scores.table._SAMPLED', 30):
         tables = Tables(np.arange(100))
         add(tables, slots_of([*range(100)]), 1, first, first)
         other = saved_and_loaded(tables)
     told = []
     for image, score in enumerate(second):
-        before = tables.pairs[0]
+        before = tables.sums[:, 0].sum()
         add(tables, slots_of([image], 2., 1, 1.6), 2, [score], [score])
-        told += [image] * int(tables.pairs[0] - before)
+        told += [image] * int(tables.sums[:, 0].sum() - before)
     assert len(told) == 30 and len(np.unique(np.diff(told))) > 1
     np.testing.assert_array_equal(tables.scores, second)
     add(other, slots_of([*range(100)], 2., 1, 1.6), 2, second, third)
-    np.testing.assert_array_equal(other.pairs,
-                                  pair_sums(first[told], second[told]))
     weights = np.full(30, np.float32(2) / np.float32(1.6))
     np.testing.assert_array_equal(
         other.sums, tier_sums(np.ones(30, int), weights, third[told], 1))
@@ -322,7 +410,7 @@ def test_a_state_is_a_copy_and_small():
     other.count_visits(np.array([2]))
     assert state['visits'][2] == 1
     assert sum(value.nbytes for value in state.values()
-               if torch.is_tensor(value)) == 20 * 1000 + 6 * 8
+               if torch.is_tensor(value)) == 20 * 1000
 
 
 def test_a_state_of_another_ema():
@@ -355,7 +443,7 @@ WAYS = {
     'nobody has anything': ([], []),
     'a batch twice': ([0, 1, 0, 2], [0, 1, 2]),
     'all of it twice': ([0, 1, 0, 1], [0, 1, 0, 1]),
-    'late, after the ledger forgot': ([-1], [-1]),
+    'late, after the stream forgot': ([-1], [-1]),
     'one late, and both on': ([-1, 0, 1], [0, 1, -1]),
     'without scores': ([0, 1, 2, [1], [3]], [0, 1, 2]),
     'late without scores': ([0, [-1]], [0]),
@@ -380,14 +468,14 @@ def run_of(ends):
     run = Run(
         np.arange(24) // 2,
         RandomPruning(),
-        Schedule(24, 1, 3, 1., iters_per_epoch=24),
+        Schedule.of(24, 3, 24, delta=1., start=0., by_epoch=True),
         warn=[].append,
         seed=0,
         ema=0.5)
-    run.next_plan(0)
-    run.next_plan(1)
+    run.next_plan()
+    run.next_plan()
     for end in ends:
-        run.advance(end)
+        run.stream.advance(end)
     run.merge()
     # These bits are no number.
     run.checksum = 0x7f800001
@@ -401,19 +489,40 @@ def known_of(run):
     }
     return dict(
         arrays,
-        position=run.ledger.position,
-        first=run.ledger.first,
+        position=run.stream.position,
+        first=run.stream.first,
         lacks_norms=run.lacks_norms)
 
 
+def late_norms_of(ranks, world=World()):
+    """What these ranks merge after norms have followed on the first rank, and
+    after norms have followed on both ranks."""
+    log, merges = VisitLog(), []
+    entries = {rank: waiting(log, [24 + rank, 26 + rank]) for rank in ranks}
+    log.merge(24, 30, 0, world)
+    for then in (0, 1, None):
+        for rank, entry in entries.items():
+            if rank == then:
+                entry.note_flow(tensor_of(1, 1))
+                entry.note_gradient(tensor_of(1 + rank, 3)[:, None])
+        if then == 1:
+            # With a visit of this merge.
+            for rank in ranks:
+                number = np.array([28 + rank])
+                log.record(Entry(number, tensor_of(rank), tensor_of(8)))
+        merged = log.merge(24, 30, 0, world)
+        merges.append([column.tolist() for column in merged[1:]])
+    return merges
+
+
 def merge_on_ranks(rank, results):
-    results[rank] = {}
+    results[rank] = {'late norms': late_norms_of([rank], World(rank, 2))}
     for way, of_ranks in WAYS.items():
         # The second rank has skipped the edge of the plans.
         run = run_of([20] if rank else [22, 24, 26])
         # One rank alone sees norms.
         fill(run.log, rank, of_ranks[rank], rank == 0)
-        run.advance(40 + rank)
+        run.stream.advance(40 + rank)
         run.merge()
         results[rank][way] = known_of(run)
     fill(run.log, rank, [0])
@@ -425,12 +534,17 @@ def merge_on_ranks(rank, results):
 def test_ranks_know_the_visits_of_all():
     """As one rank that has written all of it, whatever each has skipped."""
     results = run_ranks(merge_on_ranks, 2)
+    expected = late_norms_of([0, 1])
+    assert [merge[4:] for merge in expected] == [[[24, 26], [1, 3]],
+                                                 [[25, 27], [2, 3]], [[], []]]
+    assert [merge[0] for merge in expected] == [[], [28, 29], []]
+    assert [result['late norms'] for result in results] == 2 * [expected]
     visits = set()
     for way, of_ranks in WAYS.items():
         run = run_of([24, 26])
         for rank, batches in enumerate(of_ranks):
             fill(run.log, rank, batches, rank == 0)
-        run.advance(41)
+        run.stream.advance(41)
         run.merge()
         expected = known_of(run)
         for result in results:
@@ -438,3 +552,20 @@ def test_ranks_know_the_visits_of_all():
         assert (expected['first'], expected['position']) == (24, 41)
         visits.add(sum(expected['visits']))
     assert visits == {0, 4, 8, 12, 14, 16}
+
+
+# Arguments -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('ema, match', [
+    ('0', "`ema` of a Session must be a number, but got '0'"),
+    (None, '`ema` of a Session must be a number, but got None'),
+    (1, r'`ema` of a Session .* must be in \[0, 1\), but got 1'),
+    (-0.1, r'must be in \[0, 1\), but got -0.1'),
+    (NAN, r'must be in \[0, 1\), but got nan'),
+])
+def test_shares_out_of_range(ema, match):
+    with pytest.raises(Refusal, match=match):
+        check_ema(ema, 'of a Session')
+    for fits in (0, 0.8, np.float64(0.5)):
+        check_ema(fits, 'of a Session')

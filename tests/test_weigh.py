@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmib.weigh import (row_norms, to_device, weigh_gradients, weigh_losses,
-                        weighted_sum)
+from mmib.scores.weigh import (row_norms, to_device, weigh_gradients,
+                               weigh_losses, weighted_sum)
 
 NUMBERS = st.floats(-8, 8, width=32)
 ROWS = st.lists(

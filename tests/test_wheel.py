@@ -13,7 +13,7 @@ import zipfile
 import mmengine
 import pytest
 
-from .system.processes import free_port
+from tests.helpers.processes import free_port
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
 BUILD = """

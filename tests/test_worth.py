@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmib.openmmlab.console.reporter import worth_in_words
-from mmib.worth import (MOMENTS, MeanRatio, VarianceRatio, correlation,
-                        from_sums, mean_squares, moments, pair_sums, tier_sums,
-                        variance_ratio)
+from mmib.worth import (MOMENTS, MeanRatio, from_sums, mean_squares, moments,
+                        tier_sums, variance_ratio)
 
 # Tier, weight and norm of visits.
 VISITS = st.lists(
@@ -87,11 +85,6 @@ def test_sums_of_parts(first, second):
         expected = [sum(w**a * g**b for _, w, g in visits) for a, b in MOMENTS]
         largest = max((norm for *_, norm in visits), default=0)
         np.testing.assert_allclose(sums, [*expected, largest], rtol=1e-9)
-    _, x, y = columns_of(first + second)
-    cut = len(first)
-    np.testing.assert_array_equal(
-        pair_sums(x[cut:], y[cut:], pair_sums(x[:cut], y[:cut])),
-        pair_sums(x, y))
 
 
 def test_sums_of_many_visits():
@@ -100,8 +93,6 @@ def test_sums_of_many_visits():
     sums = tier_sums(np.ones(len(x), np.int16), x, y, 2)
     np.testing.assert_allclose(sums[0], [*np.sum(moments(x, y), 1), y.max()])
     assert not sums[1].any()
-    assert correlation(pair_sums(x, x + y)) == pytest.approx(
-        np.corrcoef(x, x + y)[0, 1])
 
 
 @pytest.mark.parametrize('sigma, known, truth',
@@ -129,11 +120,8 @@ def test_nothing_known():
     for count in (0, 1, 3, 5):
         ones = np.ones(count)
         assert math.isnan(variance_ratio(ones, ones).value)
-        assert math.isnan(correlation(pair_sums(ones, ones)))
     assert math.isnan(from_sums(np.zeros((3, 11))).value)
     assert math.isnan(MeanRatio().mean().value)
-    for unknown in (None, MeanRatio().mean()):
-        assert worth_in_words(unknown, 'The', '.') == ''
 
 
 def test_mean_squares_of_tiers():
@@ -144,20 +132,6 @@ def test_mean_squares_of_tiers():
     np.testing.assert_allclose(
         errors[:2], (norms**2).std(1) / math.sqrt(500), rtol=1e-6)
     assert np.isnan(means[2]) and np.isnan(errors[2])
-
-
-@pytest.mark.parametrize('value, effect', [
-    (0.966, 'was worth up to 3 % of the steps (V 0.97,'),
-    (1.02, "is not distinguishable from chance (V 1.02,"),
-    (1.12, 'cost up to 12 % of the steps (V 1.12,'),
-])
-def test_in_words(value, effect):
-    """The percentage and V are rounded alike."""
-    ratio = VarianceRatio(value, value - 0.03, value + 0.03, 0.5)
-    text = worth_in_words(ratio, 'The', '.')
-    assert text.startswith(f'The choice of images {effect} ')
-    assert text.endswith(
-        f' {value - 0.03:.2f} to {value + 0.03:.2f}; at random it is 1).')
 
 
 def test_mean_of_a_training():

@@ -95,8 +95,8 @@ class Recorder(Hook):
         if hook := hook_of(runner):
             v, *interval, _ = hook.worth
             found.update(
-                virtual_epochs=hook.run.plans.covered(
-                    hook.run.ledger.position),
+                virtual_epochs=hook.run.stream.place.covered /
+                hook.run.schedule.pass_length,
                 v=v,
                 v_interval=interval)
         return found

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..weigh import row_norms, to_device, weighted_sum
+from ..scores.weigh import row_norms, to_device, weighted_sum
 
 RowsPerImage = Union[int, List[int]]
 Factor = Union[float, Tensor]

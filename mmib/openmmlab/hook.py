@@ -10,14 +10,15 @@ from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
 from ..errors import Refusal, check_no_others
-from ..pruning import Policy
-from ..run import Run
-from ..schedule import Schedule, check_arguments
-from ..slots import Slots
-from ..states import check_form, mismatch, to_current
-from ..visits import Entry
-from ..weigh import to_device
-from ..worth import MeanRatio, VarianceRatio
+from ..plans import Policy
+from ..run.run import Run
+from ..run.states import check_form, mismatch, to_current
+from ..scores.log import Entry
+from ..scores.table import check_ema
+from ..scores.weigh import to_device
+from ..scores.worth import MeanRatio, VarianceRatio
+from ..stream.schedule import check_fractions
+from ..stream.slots import Slots
 from . import tasks
 from .batch import BatchContext
 from .console.reporter import Reporter
@@ -29,6 +30,7 @@ from .runner.checks import (check_batch, check_length, check_ranks,
                             check_training)
 from .runner.compat import at_edges_of_steps, before_saving, restart_loader
 from .runner.epochs import ScheduleSteps, begin_epoch
+from .runner.iterations import Iterations
 from .runner.mean_weight import decide_mean_weight
 
 
@@ -90,7 +92,8 @@ class InfoBatchHook(Hook):
     ) -> None:
         check_no_others(unknown, InfoBatchHook, '`custom_hooks`')
         place = 'of InfoBatchHook in `custom_hooks`'
-        check_arguments(delta, start, 0. if ema is None else ema, place)
+        check_fractions(delta, start, place)
+        check_ema(0. if ema is None else ema, place)
         if not any(normalize is each for each in (True, False, None)):
             raise Refusal(f'`normalize` {place} must be True, False or None, '
                           f'but got {normalize!r}.')
@@ -124,7 +127,7 @@ class InfoBatchHook(Hook):
     @property
     def kept_share(self) -> float:
         """float: Share of the images that the plan in training keeps."""
-        return self.run.plans.kept_share if self.has_begun else 1.
+        return self.run.kept_share if self.has_begun else 1.
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Keep the state until it is known whether the run is resumed. This
@@ -138,7 +141,7 @@ class InfoBatchHook(Hook):
         self._set_up_run(runner, task)
         check_ranks(self.run, self._delivery)
         if runner.iter == 0:
-            check_length(self.run.schedule, self.policy.prunes)
+            check_length(self._iterations, self.policy.prunes)
         elif self._loaded:
             self._resume(runner, self._loaded)
         else:
@@ -158,7 +161,7 @@ class InfoBatchHook(Hook):
         sampler = self._sampler = loader.sampler
         slots = loader.batch_size * sampler.world_size
         if isinstance(runner.train_loop, EpochBasedTrainLoop):
-            schedule = Schedule(
+            iterations = Iterations(
                 sampler.num_indices,
                 slots,
                 runner.max_epochs,
@@ -167,7 +170,7 @@ class InfoBatchHook(Hook):
                 iters_per_epoch=len(loader))
         else:
             prefetched = loader.num_workers * (loader.prefetch_factor or 0)
-            schedule = Schedule(
+            iterations = Iterations(
                 sampler.num_images,
                 slots,
                 runner.max_iters,
@@ -184,20 +187,22 @@ class InfoBatchHook(Hook):
         self.run = Run(
             image_numbers(loader.dataset),
             self.policy,
-            schedule,
+            iterations.schedule,
             warn,
             shuffle=sampler.shuffle,
             seed=sampler.seed,
             ema=task.ema if self.ema is None else self.ema,
             normalize=mean_weight.is_one,
             score=task.score,
-            lockstep=True,
+            times=iterations.of,
+            every_rank_trains=True,
             observers=self.plan_observers)
-        if schedule.by_epoch:
+        self._iterations = iterations
+        if iterations.schedule.by_epoch:
             self._steps = ScheduleSteps(
                 self.run, runner.max_iters // max(runner.max_epochs, 1))
             self._steps.take_over(runner.hooks)
-        self._reporter = Reporter(runner, self.run, mean_weight)
+        self._reporter = Reporter(runner, self.run, iterations, mean_weight)
         self._delivery = DeliveryCheck(loader.dataset, runner.logger.warning)
 
     def _resume(self, runner: Runner, state: Dict[str, Any]) -> None:
@@ -210,15 +215,20 @@ class InfoBatchHook(Hook):
                       '`train_dataloader.dataset` has, or of the same images '
                       'in another order')
         if reason is not None:
-            self._start_afresh(runner, reason, state['saved_iters'])
+            # Another version may have no part of this hook.
+            saved = state.get('iterations', {}).get('saved', 0.)
+            self._start_afresh(runner, reason, saved)
             return
-        form: Dict[str, Any] = dict(paths_comparable=[])
+        iterations = self._iterations
+        form: Dict[str, Any] = dict(
+            paths_comparable=[],
+            iterations=iterations.state_dict(self.run.stream.place))
         if self._steps is not None:
             form['schedule_steps'] = dict.fromkeys(self._steps.state_dict(), 0)
         check_form(state, form)
-        changes = self.run.load_state_dict(state)
-        # The Runner may have another count than the state.
-        self.run.count_from(runner.iter)
+        changes = self.run.load_state_dict(
+            state, iterations.what_changed(state['iterations']))
+        iterations.resume(self.run, runner.iter, state['iterations']['saved'])
         self._delivery.load(state['paths_comparable'])
         if self._steps is not None:
             self._steps.load_state_dict(state['schedule_steps'])
@@ -227,24 +237,28 @@ class InfoBatchHook(Hook):
     def _start_afresh(self,
                       runner: Runner,
                       reason: str,
-                      saved_iters: float = 0.) -> None:
+                      saved: float = 0.) -> None:
         """Go on with full passes, and discard the scores."""
-        schedule = self.run.schedule
-        by_epoch = schedule.by_epoch
-        self.run.start_afresh(
-            runner.epoch * schedule.pass_length if by_epoch else runner.iter *
-            schedule.slots_per_iter,
-            runner.iter,
-            epoch=runner.epoch - 1 if by_epoch else -1,
-            saved_iters=saved_iters)
+        run, iterations = self.run, self._iterations
+        if run.schedule.by_epoch:
+            # The position counts full passes in the place of the epochs
+            # before, which may have been pruned.
+            position = runner.epoch * run.schedule.pass_length
+            whole = runner.iter + saved
+            run.start_afresh(position, saved / max(whole, 1) * position)
+        else:
+            run.start_afresh(runner.iter * iterations.slots_per_iter)
+        iterations.resume(run, runner.iter, saved)
         self._reporter.run_starts_afresh(reason)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Add everything that a resume needs to the checkpoint."""
-        if self.has_begun and self.run.plans.current is not None:
+        if self.has_begun:
+            run = self.run
             checkpoint['infobatch'] = seal(
                 dict(
-                    self.run.state_dict(merge=False),
+                    run.state_dict(merge=False),
+                    iterations=self._iterations.state_dict(run.stream.place),
                     schedule_steps=self._steps and self._steps.state_dict(),
                     paths_comparable=list(self._delivery.comparable),
                     images_checksum=self._delivery.checksum))
@@ -252,7 +266,7 @@ class InfoBatchHook(Hook):
     def before_train_epoch(self, runner: Runner) -> None:
         """Draw the plan of an epoch, if the run counts epochs."""
         if self._steps is not None:
-            begin_epoch(runner, self.run, self._steps)
+            begin_epoch(runner, self.run, self._iterations, self._steps)
 
     def begin_step(self, runner: Runner, batch_idx: int,
                    data_batch: Any) -> None:
@@ -267,12 +281,10 @@ class InfoBatchHook(Hook):
         run = self.run
         size = self._sampler.batch_size(runner.train_dataloader.batch_size)
         check_batch(data_batch, size)
-        position = run.ledger.position
-        slots = self._slots = run.ledger.batch(
-            position, size, run.rank, run.world_size,
-            run.plans.is_annealing(position))
-        for record in run.plans.begun(position, slots.end):
-            self._reporter.plan_begins(record)
+        slots = self._slots = run.stream.batch(run.stream.position, size,
+                                               run.world)
+        for plan in run.stream.begun(run.stream.position, slots.end):
+            self._reporter.plan_begins(plan)
         if slots.annealing:
             self.batch.clear()
         else:
@@ -291,10 +303,12 @@ class InfoBatchHook(Hook):
 
     def _advance(self) -> None:
         """Move the position to the end of this batch."""
-        run, begin = self.run, self.run.ledger.position
-        run.advance(self._slots.end)
+        run, end = self.run, self._slots.end
         if self._slots.annealing:
-            run.count_visits(begin)
+            # All ranks know that all of these slots were trained on.
+            numbers = np.arange(run.stream.position, end)
+            run.tables.count_visits(run.stream.at(numbers).indices)
+        run.stream.advance(end)
         self._is_in_step = False
 
     def after_train_iter(self,
@@ -335,7 +349,7 @@ class InfoBatchHook(Hook):
         """End the plan of an epoch."""
         if self._steps is not None:
             # With `drop_last`, slots that fill no batch are given up.
-            self.run.give_up_rest()
+            self.run.stream.advance(self.run.stream.end)
             self._sampler.end_epoch()
 
     def after_val_epoch(self,

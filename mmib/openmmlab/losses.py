@@ -14,7 +14,7 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from ..errors import Refusal
-from ..weigh import weigh_gradients
+from ..scores.weigh import weigh_gradients
 from .batch import BatchContext, Factor, RowsPerImage, mean_images
 
 
@@ -79,9 +79,9 @@ def register_unreduced(
 class InfoBatchLoss(nn.Module):
     """Weigh the loss of each image, and keep its raw value as a score.
 
-    A task wraps the losses of a model in this module. Without
-    weights, the wrapped loss is called as it is. With weights, the loss of
-    each image is weighed as in :func:`mmib.weigh.weigh_losses`, and the sum is
+    A task wraps the losses of a model in this module. Without weights, the
+    wrapped loss is called as it is. With weights, the loss of each image is
+    weighed as in :func:`mmib.scores.weigh.weigh_losses`, and the sum is
     divided by the divisor of the wrapped loss. The score of an image is the
     mean over its elements, which usually are pixels. Other attributes, such as
     ``loss_weight``, are read from the wrapped loss and set on it.

@@ -10,16 +10,15 @@ from typing import Callable, Union
 
 from mmengine.registry import Registry
 
-from .. import pruning
+from .. import plans
 from ..errors import Refusal, check_no_others
-from ..pruning import Policy, as_policy
+from ..plans import Policy, as_policy
 
 # Where a user finds the policy.
 _PLACE = 'of InfoBatchHook in `custom_hooks`'
-POLICIES = Registry('policy', scope='mmib', locations=['mmib.pruning'])
-for policy_type in (pruning.EpsilonGreedy, pruning.MeanThreshold,
-                    pruning.Neyman, pruning.QuantileTiers,
-                    pruning.RandomPruning, pruning.ScoreOnly):
+POLICIES = Registry('policy', scope='mmib', locations=['mmib.plans'])
+for policy_type in (plans.EpsilonGreedy, plans.MeanThreshold, plans.Neyman,
+                    plans.QuantileTiers, plans.RandomPruning, plans.ScoreOnly):
     POLICIES.register_module(module=policy_type)
 
 

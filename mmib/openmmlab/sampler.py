@@ -9,11 +9,12 @@ from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import BaseLoop
 
 from ..errors import Refusal, check_no_others
-from ..passes import FullPasses
-from ..run import Run
+from ..ranks import World
+from ..run.run import Run
+from ..stream.baseline import BaselineOrder
 from .data.datasets import unwrap_repeats
 
-# Number of slots that a rank reads from the ledger at once, to save time.
+# Number of slots that a rank reads from the stream at once, to save time.
 _CHUNK = 1024
 # Samplers of the baseline, by iterations and by epochs.
 BASELINES = ('InfiniteSampler', 'DefaultSampler')
@@ -91,11 +92,10 @@ class InfoBatchSampler(DefaultSampler):
             yield from self._stream()
         elif self._awaits_loop:
             self._awaits_loop = False
-            begin = run.ledger.position
-            yield from run.ledger.indices(begin, self.rank, self.world_size,
-                                          run.ledger.end - begin)
-        elif (run.ledger.position == self._epoch_begin
-              and run.ledger.end > self._epoch_begin):
+            yield from run.stream.indices(run.stream.position, run.world,
+                                          run.stream.left)
+        elif (run.stream.position == self._epoch_begin
+              and run.stream.end > self._epoch_begin):
             # Batches of the loop can't be distinguished from other batches.
             raise _other_reader()
         else:
@@ -107,7 +107,7 @@ class InfoBatchSampler(DefaultSampler):
         if self._num_readers > 1 and self._run is not None:
             raise _other_reader()
         # As `InfiniteSampler`.
-        passes = FullPasses(self.num_indices, self.shuffle, self.seed)
+        passes = BaselineOrder(self.num_indices, self.shuffle, self.seed)
         indices = chain.from_iterable(
             passes.next(self.num_indices).tolist() for _ in count())
         baseline = islice(indices, self.rank, None, self.world_size)
@@ -118,12 +118,12 @@ class InfoBatchSampler(DefaultSampler):
                 self._cursor += self.world_size
                 yield next(baseline)
             else:
-                ledger = self._run.ledger
-                while ledger.end - self._cursor < self.world_size:
+                stream = self._run.stream
+                while stream.end - self._cursor < self.world_size:
                     if not self._run.next_plan():
                         return
-                for index in ledger.indices(self._cursor, self.rank,
-                                            self.world_size, _CHUNK):
+                for index in stream.indices(self._cursor, self._run.world,
+                                            _CHUNK):
                     self._cursor += self.world_size
                     yield index
 
@@ -134,7 +134,7 @@ class InfoBatchSampler(DefaultSampler):
             return self.num_images
         if self._run is None or self._epoch_begin is None:
             return self.num_samples
-        slots = self._run.ledger.end - self._epoch_begin
+        slots = self._run.stream.end - self._epoch_begin
         return -(-slots // self.world_size)
 
     def connect(self, run: Run) -> None:
@@ -147,13 +147,13 @@ class InfoBatchSampler(DefaultSampler):
         if self._num_readers > 1 and not run.schedule.by_epoch:
             raise _other_reader()
         self._run = run
-        run.set_rank(self.rank, self.world_size)
-        in_flight, self._cursor = self._cursor, run.ledger.position
-        if run.ledger.position > 0:
+        run.begin(World(self.rank, self.world_size))
+        in_flight, self._cursor = self._cursor, run.stream.position
+        if run.stream.position > 0:
             # After a resume, the loop reads with a new iterator.
             self._num_readers = 0
         elif in_flight and not run.schedule.by_epoch:
-            while run.ledger.end < in_flight and run.next_plan():
+            while run.stream.end < in_flight and run.next_plan():
                 continue
             self._cursor = in_flight
 
@@ -161,14 +161,14 @@ class InfoBatchSampler(DefaultSampler):
         """Return the size of the next batch of this rank, which may be smaller
         than ``full``, the batch size, at the end of an epoch."""
         assert self._run is not None
-        ledger = self._run.ledger
-        issued = ledger.end if self._run.schedule.by_epoch else self._cursor
-        return min(full, (issued - ledger.position) // self.world_size)
+        stream = self._run.stream
+        issued = stream.end if self._run.schedule.by_epoch else self._cursor
+        return min(full, (issued - stream.position) // self.world_size)
 
     def begin_epoch(self) -> None:
         """Let the loop read the rest of the open plan of the run."""
         assert self._run is not None
-        self._epoch_begin = self._run.ledger.position
+        self._epoch_begin = self._run.stream.position
         self._awaits_loop = True
 
     def end_epoch(self) -> None:

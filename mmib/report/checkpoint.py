@@ -13,7 +13,7 @@ import torch
 from ..errors import Refusal
 from ..openmmlab.console.reporter import RUN_KEY
 from ..openmmlab.runner.checkpoint import unsealed
-from ..states import VERSIONS, to_current
+from ..run.states import VERSIONS, to_current
 
 # What MMEngine puts into a checkpoint beside tensors and plain values.
 _IGNORED = ('builtins.getattr', 'numpy.dtype', 'numpy.ndarray', 'slice',

@@ -14,8 +14,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from ..plan_record import PlanRecord
-from .read import Run
+from .read import LoggedPlan, Run
 
 # Sizes of a plot beside one other, and beside two, in inches.
 WIDE, SMALL = (5.2, 2.8), (3.8, 2.6)
@@ -164,7 +163,7 @@ def _label(run: Run, runs: Sequence[Run]) -> str:
 
 
 def worth(run: Run) -> List[Picture]:
-    """Plot V and the reliability of scores over time."""
+    """Plot V over time."""
     pictures: List[Picture] = []
     known = [plan for plan in run.plans if plan.variance_ratio is not None]
     if known:
@@ -188,16 +187,6 @@ def worth(run: Run) -> List[Picture]:
                     lw=1.2,
                     label='least that a choice can reach')
             axes.figure.legend(loc='outside upper left', ncols=3)
-    points = [(plan.iter, plan.reliability) for plan in run.plans
-              if plan.reliability is not None]
-    if points:
-        note = ('How well the score of an image predicts the next one. Near 0 '
-                'it predicts nothing, and no policy can do better than '
-                'chance.')
-        with _drawn(pictures, 'Reliability of the scores', 'correlation', note,
-                    WIDE, run) as axes:
-            axes.plot(*np.transpose(points), color=RUN)
-            axes.set_ylim(top=1)
     return pictures
 
 
@@ -234,7 +223,7 @@ def pruning(run: Run) -> List[Picture]:
     return pictures
 
 
-def _plot_tiers(axes: Axes, plans: Sequence[PlanRecord],
+def _plot_tiers(axes: Axes, plans: Sequence[LoggedPlan],
                 iterations: Sequence[float]) -> None:
     """Plot a column for each plan, and in it the kept share of each tier."""
     colours = ScalarMappable(Normalize(0, 1), 'viridis')

@@ -11,14 +11,12 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from ..openmmlab.console.reporter import worth_in_words
+from ..scores.worth import VarianceRatio
 from ..version import __version__
-from ..worth import VarianceRatio
 from . import figures
 from .checkpoint import Checkpoint
 from .read import Run
 
-# Scores that predict the next ones worse rank images about at random.
-_RELIABLE = 0.1
 # A narrow space at which no line breaks.
 _THIN = '\u202f'
 # What seeds of one config may differ in.
@@ -85,8 +83,7 @@ def write_text(path: str, text: str) -> None:
 def _notes_on(run: Run, others: Sequence[Run],
               checkpoint: Optional[Checkpoint],
               unread: Sequence[str]) -> List[str]:
-    """Sentences on what is missing of a run, and why, and on scores that are
-    too unreliable to rank images."""
+    """Sentences on what is missing of a run, and why."""
     notes = list(run.notes)
     for other in others:
         notes += [f'{other.name}: {note}' for note in other.notes]
@@ -97,16 +94,9 @@ def _notes_on(run: Run, others: Sequence[Run],
             'scores of its images.'
         ]
     notes += unread
-    known = [p.reliability for p in run.plans if p.reliability is not None]
     if checkpoint is not None and checkpoint.images is None:
         notes.append(f'{checkpoint.name} has no state of InfoBatch, so the '
                      'scores of the images aren\'t known.')
-    elif checkpoint is not None and known and known[-1] < _RELIABLE:
-        notes.append(
-            'The ranking of the images by score may be no better than chance: '
-            'the correlation of a score with the next one of its image is '
-            f'{known[-1]:.2f}. Train longer, or rank the images by what the '
-            'network predicts: `mmib rank` without `--rank-by score`.')
     return notes
 
 

@@ -7,7 +7,7 @@ import json
 import math
 import os.path as osp
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
@@ -17,8 +17,8 @@ from mmengine.config import Config
 from ..errors import Refusal
 from ..openmmlab.config.parts import infobatch_hooks
 from ..openmmlab.console.reporter import FILE_NAME
-from ..plan_record import PlanRecord, with_nan
-from ..worth import VarianceRatio
+from ..run.record import PlanRecord, with_nan
+from ..scores.worth import VarianceRatio
 
 # The folder of a start of a run, which is named after its time.
 _START = 8 * '[0-9]' + '_' + 6 * '[0-9]'
@@ -37,6 +37,19 @@ class Curve(NamedTuple):
     values: np.ndarray
 
 
+@dataclass(frozen=True)
+class LoggedPlan(PlanRecord):
+    """A plan in ``infobatch.jsonl``.
+
+    Args:
+        iter (float): Iterations of the run before the plan.
+        saved_iters (float): Iterations saved before the plan.
+    """
+
+    iter: float = 0.
+    saved_iters: float = 0.
+
+
 @dataclass
 class Run:
     """A run as its files have it. What isn't known is empty, 0 or None.
@@ -48,7 +61,7 @@ class Run:
         has_infobatch (bool): Whether it was trained with InfoBatch.
         policy (str): What draws the plans.
         pass_length (int): Slots of a full pass.
-        plans (list[PlanRecord]): Virtual epochs.
+        plans (list[LoggedPlan]): Virtual epochs.
         loss (Curve): The loss in the log.
         metrics (dict[str, Curve]): Metrics of the validation, mIoU first.
         class_ious (dict[str, str]): IoU of each class at the last validation,
@@ -73,7 +86,7 @@ class Run:
     has_infobatch: bool
     policy: str
     pass_length: int
-    plans: List[PlanRecord]
+    plans: List[LoggedPlan]
     loss: Curve
     metrics: Dict[str, Curve]
     class_ious: Dict[str, str]
@@ -99,7 +112,7 @@ class Run:
         """bool: Whether a plan left images out."""
         return any(plan.kept < self.pass_length for plan in self.plans)
 
-    def kept_share(self, plan: PlanRecord) -> float:
+    def kept_share(self, plan: LoggedPlan) -> float:
         """Return the slots of a plan over the slots of a full pass."""
         return plan.kept / self.pass_length
 
@@ -125,7 +138,7 @@ class _Start:
     ends: Dict[str, Any] = field(default_factory=dict)
     # The iteration from which a run without mmib goes on.
     resumed_at: Optional[int] = None
-    plans: List[PlanRecord] = field(default_factory=list)
+    plans: List[LoggedPlan] = field(default_factory=list)
     # Iteration and loss or metrics.
     losses: List[Tuple[int, float]] = field(default_factory=list)
     metrics: List[Tuple[int, Dict[str, float]]] = field(default_factory=list)
@@ -225,8 +238,8 @@ def _read_start(folder: str) -> _Start:
 def _take(start: _Start, line: dict) -> bool:
     """Add a line of ``infobatch.jsonl``."""
     if 'kept' in line:
-        plan = PlanRecord.from_dict(line)
-        start.plans.append(plan._replace(iter=int(plan.iter)))
+        plan = LoggedPlan.from_dict(line)
+        start.plans.append(replace(plan, iter=int(plan.iter)))
     elif 'loss' in line:
         start.losses.append((line['iter'], line['loss']))
     elif 'metrics' in line:
@@ -424,7 +437,7 @@ def _run_of(work_dir: str, run: str, config: Config, starts: List[_Start],
 def _joined(starts: List[_Start]) -> Tuple[list, list, list]:
     """Plans, losses and metrics of all starts. From its first iteration on, a
     later start replaces what an earlier one had."""
-    plans: List[PlanRecord] = []
+    plans: List[LoggedPlan] = []
     losses: List[Tuple[int, float]] = []
     metrics: List[Tuple[int, Dict[str, float]]] = []
     for start in starts:
@@ -435,7 +448,7 @@ def _joined(starts: List[_Start]) -> Tuple[list, list, list]:
     return plans, losses, metrics
 
 
-def _saved(plan: Optional[PlanRecord], last_iter: int, begins: dict) -> float:
+def _saved(plan: Optional[LoggedPlan], last_iter: int, begins: dict) -> float:
     """The iterations saved until the last line of a run that is open."""
     if plan is None:
         return 0.

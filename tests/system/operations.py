@@ -2,7 +2,7 @@
 """How many operations torch dispatches in a step of a training."""
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .small_training import train_and_note
+from tests.helpers.segmentors import train_and_note
 
 
 class Counter(TorchDispatchMode):

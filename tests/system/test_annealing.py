@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 
+from tests.helpers.epochs import by_epoch
+from tests.helpers.processes import run_ranks
+from tests.helpers.segmentors import (build, distribute, infobatch_hook,
+                                      train_and_note)
 from tests.system import test_waiting
-from tests.system.epoch_training import by_epoch
-from tests.system.processes import run_ranks
-from tests.system.small_training import (build, distribute, infobatch_hook,
-                                         train_and_note)
 from tests.system.test_ranks import COLLECTIVES
 from tests.system.test_waiting import Watch
 
@@ -64,7 +64,7 @@ def train_rank(rank, results, work_dir, loop):
         def note(runner, data_batch, outputs):
             return dict(
                 is_full=hook.kept_share == 1,
-                epoch=hook.run.plans.current.epoch,
+                epoch=hook.run.stream.current.record.epoch,
                 collectives=sum(each.call_count for each in mocks),
                 asked=hook._slots.indices.tolist(),
                 delivered=[int(x[0, 0, 0]) for x in data_batch['inputs']])

@@ -10,13 +10,18 @@ from mmseg.registry import DATASETS
 
 from mmib.errors import Refusal
 from mmib.report.read import read_run
-from tests.system.epoch_training import (KEEPS, MAX_EPOCHS, PRUNES, SCHEDULES,
-                                         SIZE, by_epoch, edges)
-from tests.system.processes import run_ranks
-from tests.system.small_training import (VALIDATION, IndexDataset, build,
-                                         column, infobatch_hook, load,
-                                         read_log, small_head, train,
-                                         train_and_note, train_rank)
+from tests.helpers.epochs import (KEEPS, MAX_EPOCHS, PRUNES, SCHEDULES, SIZE,
+                                  by_epoch, edges)
+from tests.helpers.processes import run_ranks
+from tests.helpers.segmentors import (VALIDATION, IndexDataset, build, column,
+                                      infobatch_hook, load, read_log,
+                                      small_head, state_of, train,
+                                      train_and_note, train_rank)
+
+
+def epoch_of(runner):
+    """The epoch of the plan in training, from 1."""
+    return infobatch_hook(runner).run.stream.current.record.epoch
 
 
 @pytest.mark.parametrize('schedule, changes', [
@@ -127,7 +132,7 @@ def test_what_is_pruned_and_what_it_weighs(tmp_path, reads, num_workers):
     steps = train(runner)
     assert reader.count == 2 + MAX_EPOCHS * (1 if reads is ReadsData else 2)
     images = column(steps, 'images')
-    assert infobatch_hook(runner).run.plans.current.epoch == MAX_EPOCHS
+    assert epoch_of(runner) == MAX_EPOCHS
     # The first epoch, and the last after delta * 8 = 7, are full.
     assert sorted(sum(images[:8], [])) == list(range(SIZE))
     assert sorted(sum(images[-8:], [])) == list(range(SIZE))
@@ -136,9 +141,10 @@ def test_what_is_pruned_and_what_it_weighs(tmp_path, reads, num_workers):
     weights = np.concatenate(column(steps, 'weights'))
     # Weights make up for what is pruned, but for rounding.
     assert weights.sum() == pytest.approx(MAX_EPOCHS * SIZE, rel=0.01)
-    run = infobatch_hook(runner).run
-    assert run.schedule.iters_per_epoch == 8
-    assert run.saved_iters() == MAX_EPOCHS * 8 - len(steps)
+    assert infobatch_hook(runner)._iterations.iters_per_epoch == 8
+    state = state_of(runner)['iterations']
+    assert state['iteration'] == len(steps)
+    assert state['saved'] == MAX_EPOCHS * 8 - len(steps)
 
 
 class ReadsAtTheEnd(ReadsData):
@@ -183,9 +189,8 @@ def test_another_hook_that_reads_ahead_of_the_loop(tmp_path, num_workers):
         runner.train()
     assert runner.epoch == 2
     # Nothing was trained on in that epoch.
-    run = infobatch_hook(runner).run
-    assert runner.iter == run.iteration < 2 * 8
-    assert run.plans.current.epoch == 2
+    assert runner.iter == state_of(runner)['iterations']['iteration'] < 2 * 8
+    assert epoch_of(runner) == 2
 
 
 def test_a_plan_that_fills_no_batch(tmp_path):
@@ -264,7 +269,7 @@ def test_nor_does_what_is_left_of_it_elsewhere(tmp_path, batch_size):
     assert min(last_batches(runner)) == 48 % 5
     least, rests = (48 - 1) % batch_size + 1, []
     for path in (tmp_path / f'iter_{i}.pth' for i in range(11, 15)):
-        rests.append(len(load(path)['infobatch']['ledger']['indices']))
+        rests.append(len(load(path)['infobatch']['stream']['indices']))
         resumed = build(
             tmp_path / path.stem,
             resume=True,
@@ -307,7 +312,7 @@ def test_validation_at_its_epochs(tmp_path):
         tmp_path / 'again',
         **by_epoch(custom_hooks=hooks[:2], resume=True, load_from=str(best)))
     steps = train(again)
-    assert infobatch_hook(again).run.plans.current.epoch == MAX_EPOCHS
+    assert epoch_of(again) == MAX_EPOCHS
     assert sorted(sum(column(steps[-8:], 'images'), [])) == list(range(SIZE))
 
 

@@ -19,12 +19,12 @@ from mmengine.hooks import Hook
 from mmengine.registry import DATASETS
 from torch.utils.data import get_worker_info
 
-from tests.system import small_training
-from tests.system.processes import start_ranks, wait_for_end
-from tests.system.small_training import (ANNEALING_ITER, BASELINE, MAX_ITERS,
-                                         IndexDataset, StepLog, assert_equal,
-                                         column, distribute, load, read_lines,
-                                         read_log, train)
+from tests.helpers import segmentors as small_training
+from tests.helpers.processes import start_ranks, wait_for_end
+from tests.helpers.segmentors import (ANNEALING_ITER, BASELINE, MAX_ITERS,
+                                      IndexDataset, StepLog, assert_equal,
+                                      column, distribute, load, read_lines,
+                                      read_log, train)
 
 
 @DATASETS.register_module()

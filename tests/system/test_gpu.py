@@ -12,9 +12,9 @@ from mmseg.models.losses import CrossEntropyLoss
 
 from mmib import InfoBatchHook, InfoBatchLoss
 from mmib.openmmlab.tasks import segmentation
-from tests.system.small_training import (SAVED, assert_pruned, build,
-                                         check_resumed, column, infobatch_hook,
-                                         load, train)
+from tests.helpers.segmentors import (SAVED, assert_pruned, build,
+                                      check_resumed, column, infobatch_hook,
+                                      load, train)
 
 pytestmark = [
     pytest.mark.gpu,
@@ -146,7 +146,7 @@ def test_resume_on_another_device(tmp_path, monkeypatch, saved_on, resumed_on):
     monkeypatch.setattr('mmengine.device.utils.DEVICE', saved_on)
     steps = train(build(tmp_path))
     path = str(tmp_path / f'iter_{SAVED}.pth')
-    num_planned = len(load(path)['infobatch']['ledger']['indices'])
+    num_planned = len(load(path)['infobatch']['stream']['indices'])
 
     monkeypatch.setattr('mmengine.device.utils.DEVICE', resumed_on)
     resumed = build(tmp_path / 'resumed', resume=True, load_from=path)

@@ -14,12 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mmib import Session
 from mmib.pruning import RandomPruning
-from tests.test_session.audit import (EPOCHS, Audit, Samples, Trainer,
-                                      assert_same, check_facts, network)
-from tests.training import state_of
-
-from . import processes
-from .processes import _save_result, run_ranks, start_ranks
+from tests.helpers import processes
+from tests.helpers.audit import (EPOCHS, Audit, Samples, Trainer, assert_same,
+                                 check_facts, network)
+from tests.helpers.processes import _save_result, run_ranks, start_ranks
+from tests.helpers.runs import state_of
 
 pytestmark = [
     pytest.mark.gpu,

@@ -23,11 +23,11 @@ from typing import NamedTuple, Optional
 import pytest
 import torch.distributed as dist
 
-from tests.system.epoch_training import by_epoch
-from tests.system.processes import (TIME_LIMIT, log_of, start_ranks,
-                                    wait_for_end)
-from tests.system.small_training import (assert_equal, build, distribute, load,
-                                         read_lines)
+from tests.helpers.epochs import by_epoch
+from tests.helpers.processes import (TIME_LIMIT, log_of, start_ranks,
+                                     wait_for_end)
+from tests.helpers.segmentors import (assert_equal, build, distribute, load,
+                                      read_lines)
 
 MAX_ITERS = 72
 # Of about as many iterations, where epochs count; at least so many.

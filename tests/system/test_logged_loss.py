@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from mmseg.registry import DATASETS
 
-from tests.system.epoch_training import by_epoch
-from tests.system.small_training import (IndexDataset, infobatch_hook,
-                                         small_runner, train)
+from tests.helpers.epochs import by_epoch
+from tests.helpers.segmentors import (IndexDataset, infobatch_hook,
+                                      small_runner, train)
 
 SIZE, BATCH, EPOCHS = 120, 5, 20
 

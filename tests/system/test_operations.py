@@ -2,11 +2,11 @@
 """Operations of a step. Other libraries have this test beside their own."""
 import pytest
 
+from tests.helpers.segmentors import BASELINE, build
 from tests.system import test_worth  # noqa: F401
 from tests.test_tasks import test_per_sample as per_sample
 
 from .operations import assert_few_more
-from .small_training import BASELINE, build
 
 
 @pytest.mark.parametrize('policy, at_most', [('Neyman', 17),

@@ -12,10 +12,10 @@ import torch.distributed as dist
 from mmib import InfoBatchHook
 from mmib.errors import Refusal
 from mmib.pruning import MeanThreshold
-from tests.system.processes import run_ranks
-from tests.system.small_training import (ANNEALING_ITER, BASELINE, MAX_ITERS,
-                                         build, distribute, infobatch_hook,
-                                         small_runner, train)
+from tests.helpers.processes import run_ranks
+from tests.helpers.segmentors import (ANNEALING_ITER, BASELINE, MAX_ITERS,
+                                      build, distribute, infobatch_hook,
+                                      small_runner, train)
 
 GLOBAL_BATCH = 8
 # Each pass is about 7 iterations, or 5 where images are pruned.

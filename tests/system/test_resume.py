@@ -16,17 +16,17 @@ from mmengine.runner import IterBasedTrainLoop
 from mmseg.registry import DATASETS
 
 from mmib.errors import Refusal
-from mmib.ledger import Ledger
 from mmib.openmmlab.runner.checkpoint import seal
 from mmib.report.read import read_run
-from tests.system.epoch_training import (MAX_EPOCHS, SCHEDULES, SIZE, EdgeLog,
-                                         by_epoch, edges)
-from tests.system.processes import run_ranks
-from tests.system.small_training import (BASELINE, MAX_ITERS, VALIDATION,
-                                         IndexDataset, StepLog, build,
-                                         check_resumed, column, infobatch_hook,
-                                         load, read_lines, read_log, train,
-                                         train_rank)
+from mmib.stream.stream import Stream
+from tests.helpers.epochs import (MAX_EPOCHS, SCHEDULES, SIZE, EdgeLog,
+                                  by_epoch, edges)
+from tests.helpers.processes import run_ranks
+from tests.helpers.segmentors import (BASELINE, MAX_ITERS, VALIDATION,
+                                      IndexDataset, StepLog, build,
+                                      check_resumed, column, infobatch_hook,
+                                      load, read_lines, read_log, train,
+                                      train_rank)
 
 # What workers read is seen by the process that started them.
 READ = multiprocessing.Array('q', 11)
@@ -236,9 +236,9 @@ def test_a_checkpoint_without_scores_of_these_images(finished, tmp_path, size,
             'nothing is pruned until every image') in log
     # What was saved before stays.
     path, = (tmp_path / 'resumed').glob('*/infobatch.jsonl')
-    state = load(saved).get('infobatch', dict(saved_iters=0))
-    assert column(read_lines(path),
-                  'saved_iters')[0] == pytest.approx(state['saved_iters'])
+    iterations = load(saved).get('infobatch', {}).get('iterations', {})
+    assert column(read_lines(path), 'saved_iters')[0] == pytest.approx(
+        iterations.get('saved', 0))
     images, weights = zip(*slots(steps))
     # Until the first slot that stands for another image.
     full = next(i for i, weight in enumerate(weights) if weight > 1)
@@ -277,7 +277,7 @@ def test_another_policy(finished, tmp_path):
     """The open plan ends, then the new policy draws the next one. The seed is
     the one in the checkpoint."""
     folder, steps = finished
-    left = load(folder / 'iter_21.pth')['infobatch']['ledger']['indices']
+    left = load(folder / 'iter_21.pth')['infobatch']['stream']['indices']
     policy = dict(type='QuantileTiers')
     _, later = resume(tmp_path, folder / 'iter_21.pth', **{
         **hook(policy=policy), 'randomness.seed': 5
@@ -318,15 +318,15 @@ def test_a_state_of_another_version(finished, tmp_path):
         tmp_path / 'other.pth',
         version=1,
         schedule=None,
-        ledger=None)
+        stream=None)
     runner = build(tmp_path, resume=True, load_from=str(path))
     with pytest.raises(Refusal, match='version 1, and this mmib reads'):
         runner.train()
     assert runner.iter == 14
 
 
-KEYS = ('tables', 'schedule', 'memory', 'plans', 'lacks_norms',
-        'paths_comparable')
+KEYS = ('tables', 'schedule', 'reading', 'records', 'stream', 'baseline',
+        'lacks_norms', 'iterations', 'paths_comparable')
 
 
 @pytest.mark.parametrize('loop, name', [
@@ -353,7 +353,7 @@ def test_an_error_of_mmib_is_no_damage(finished, tmp_path, monkeypatch):
     def fail(*args):
         raise TypeError('a fault of mmib')
 
-    monkeypatch.setattr(Ledger, 'load_state_dict', fail)
+    monkeypatch.setattr(Stream, 'load_state_dict', fail)
     with pytest.raises(TypeError, match='a fault of mmib'):
         resume(tmp_path, finished[0] / 'iter_14.pth')
 
@@ -424,7 +424,7 @@ def test_other_ranks(finished, saved, tmp_path, loop):
     for together in zip(*ranks, strict=True):
         seen += itertools.chain(*zip(*(slots([step]) for step in together)))
     checkpoint = load(path)
-    left = checkpoint['infobatch']['ledger']
+    left = checkpoint['infobatch']['stream']
     rest = zip(left['indices'].tolist(), left['weights'].tolist())
     assert seen[:len(left['indices'])] == list(rest) != []
     images, _ = zip(*slots(steps[:checkpoint['meta']['iter']]), *seen)

@@ -10,12 +10,12 @@ import pytest
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
-from tests.system.epoch_training import by_epoch
-from tests.system.processes import run_ranks
-from tests.system.small_training import (ANNEALING_ITER, SAVED, StepLog,
-                                         assert_equal, build, column,
-                                         distribute, infobatch_hook, state_of,
-                                         train, weights_of)
+from tests.helpers.epochs import by_epoch
+from tests.helpers.processes import run_ranks
+from tests.helpers.segmentors import (ANNEALING_ITER, SAVED, StepLog,
+                                      assert_equal, build, column, distribute,
+                                      infobatch_hook, state_of, train,
+                                      weights_of)
 
 
 class NotesSaving(Hook):

@@ -7,11 +7,11 @@ import mmseg
 import numpy as np
 import pytest
 
-from .epoch_training import by_epoch
-from .processes import run_ranks
-from .small_training import (BASELINE, assert_equal, build, column,
-                             infobatch_hook, read_log, small_head, train,
-                             train_rank, weights_of)
+from tests.helpers.epochs import by_epoch
+from tests.helpers.processes import run_ranks
+from tests.helpers.segmentors import (BASELINE, assert_equal, build, column,
+                                      infobatch_hook, read_log, small_head,
+                                      train, train_rank, weights_of)
 
 SCORES = dict(type='ScoreOnly')
 HOOKS = [dict(type='InfoBatchHook', policy=SCORES, delta=1.)]

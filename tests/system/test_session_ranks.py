@@ -16,12 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 from mmib import Session
 from mmib.errors import Refusal
 from mmib.pruning import Neyman, RandomPruning
-from tests.test_session.audit import (EPOCHS, SIZE, Audit, Samples, Trainer,
-                                      assert_same, check_facts, check_words,
-                                      network)
+from mmib.ranks import World
+from tests.helpers.audit import (EPOCHS, SIZE, Audit, Samples, Trainer,
+                                 assert_same, check_facts, check_words,
+                                 network)
+from tests.helpers.processes import run_ranks
 from tests.test_session.random_loops import RandomLoop
-
-from .processes import run_ranks
 
 
 def of_workers(num_workers, **kwargs):
@@ -90,14 +90,19 @@ def train(rank,
 
 
 def check_slots(facts, world_size, stream):
-    """Each slot of each plan was dealt once. By epochs, the first slots of a
-    plan fill a step of all ranks. The last slots of a stream, fewer than
-    ranks, are left."""
+    """Each slot of each plan was dealt once. By epochs, slots of a plan fill a
+    step of all ranks: the first slots of a full plan, and random slots of a
+    plan that prunes. The last slots of a stream, fewer than ranks, are left.
+    """
     expected = []
     for plan in facts.plans:
-        images = [*plan.weights]
-        filled = 0 if stream else -len(images) % world_size
-        expected += images + images[:filled]
+        images, size = [*plan.weights], len(plan.weights)
+        filled = 0 if stream else -size % world_size
+        again = range(filled)
+        if size < len(facts.scores):
+            rng = np.random.default_rng([facts.state['seed'], plan.first_slot])
+            again = rng.choice(size, filled, replace=filled > size)
+        expected += images + [images[row] for row in again]
     end = len(expected) - len(expected) % world_size
     assert facts.images == dict(enumerate(expected[:end]))
 
@@ -431,9 +436,9 @@ def test_other_ranks(stream):
                 before=before), world_size)
         before = check_facts(results)
     facts = before
-    assert {*facts.images} == {*range(facts.state['ledger']['position'])}
+    assert {*facts.images} == {*range(facts.state['stream']['position'])}
     ends = [plan.first_slot
-            for plan in facts.plans[1:]] + [facts.state['ledger']['position']]
+            for plan in facts.plans[1:]] + [facts.state['stream']['position']]
     missing = []
     for plan, end in zip(facts.plans, ends):
         planned = [*plan.weights]
@@ -441,8 +446,12 @@ def test_other_ranks(stream):
             facts.images[number] for number in range(plan.first_slot, end)
         ]
         missing.append(len(planned) - len(dealt))
-        rest = iter(planned + planned[:1])
-        assert all(image in rest for image in dealt)
+        own, again = dealt[:len(planned)], dealt[len(planned):]
+        rest = iter(planned)
+        assert all(image in rest for image in own)
+        assert {*again} <= {*own}
+        if len(planned) == SIZE - 1:
+            assert again == planned[:len(again)]
     filled = [-(len(plan.weights) % 2) for plan in facts.plans]
     # Of the plan that was open on one rank, 23 slots were left for steps of
     # 10, and the baseline's last one has 9. The last plan ends on one rank.
@@ -456,7 +465,7 @@ def go_on_without_last(rank, results, facts, batch_size):
     audit.go_on(facts)
     trainer = Trainer(audit)
     with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', '.*goes on with the')
+        warnings.filterwarnings('ignore', '.*(goes on with|given up)')
         for epoch in trainer.iterators():
             sizes.append((epoch, 0))
             for batch in audit.loader(batch_size, drop_last=True):
@@ -470,9 +479,8 @@ def go_on_without_last(rank, results, facts, batch_size):
     [
         # 30 of 120 are left: two ranks take 12 each, and leave the rest.
         (2, 12, [(0, 12), (1, 24)]),
-        # They are no batch of two ranks: the epoch is over, where a look at
-        # the first batch would have ended it.
-        (2, 16, [(0, 0), (0, 0), (1, 16)]),
+        # They fill no batch of two ranks, so the epoch is over.
+        (2, 16, [(0, 0), (1, 16)]),
         (1, 25, [(0, 25), (1, 50)]),
     ])
 def test_a_rest_on_other_ranks(world_size, batch_size, expected):
@@ -505,9 +513,9 @@ def norms_of(rank, results):
         truth.update(zip(slots.numbers.tolist(), own.norm(dim=1).tolist()))
         weighed = audit.session.weigh(losses, slots, logits)
         (128 * weighed.sum() / (1 + rank)).backward()
-    log, ledger = audit.run.log, audit.run.ledger
-    merged = log.merge(ledger.first, ledger.position, audit.run.checksum, rank,
-                       2)
+    run = audit.run
+    merged = run.log.merge(run.stream.first, run.stream.position, run.checksum,
+                           World(rank, 2))
     results[rank] = merged, truth
 
 

@@ -19,8 +19,7 @@ from mmengine.optim import OptimWrapper
 from mmengine.registry import OPTIM_WRAPPERS
 from mmseg.registry import DATASETS
 
-from tests.system.small_training import (IndexDataset, infobatch_hook,
-                                         small_runner)
+from tests.helpers.segmentors import IndexDataset, infobatch_hook, small_runner
 
 DELTA = 0.85
 WORKERS = 2
@@ -101,8 +100,12 @@ class SoakLog(Hook):
         self.num_nan = np.full(soak.max_iters, -1)
         self.epochs, self.memory, self.sizes = [], [], []
 
-    def before_train_iter(self, runner, batch_idx, data_batch=None):
-        epoch = infobatch_hook(runner).run.plans.current
+    def after_train_iter(self,
+                         runner,
+                         batch_idx,
+                         data_batch=None,
+                         outputs=None):
+        epoch = infobatch_hook(runner).run.stream.current.record
         if not self.epochs or epoch.first_slot != self.epochs[-1].first_slot:
             self.epochs.append(epoch)
             self.memory.append(own_memory(runner))
@@ -112,8 +115,8 @@ class SoakLog(Hook):
     def before_save_checkpoint(self, runner, checkpoint):
         state = checkpoint['infobatch']
         self.sizes.append(
-            (len(pickle.dumps(state)), len(state['ledger']['indices']),
-             len(state['plans'])))
+            (len(pickle.dumps(state)), len(state['stream']['indices']),
+             len(state['records'])))
 
 
 def own_memory(runner):
@@ -175,7 +178,7 @@ def test_accounts(trained, record_property):
     """mmib's accounts are those of what was trained on."""
     soak, log, runner = trained
     hook = infobatch_hook(runner)
-    assert len(log.epochs) == hook.run.plans.current.epoch
+    assert len(log.epochs) == hook.run.stream.current.record.epoch
     saved = runner.message_hub.get_scalar('infobatch/saved_iters').current()
     assert soak.max_iters + saved == pytest.approx(soak.full_iters, rel=0.25)
     num_nan = log.num_nan[:soak.annealing_iter].sum()
@@ -194,7 +197,7 @@ def test_growth(trained, record_property):
     in_flight = (WORKERS * PREFETCHED + 1) * soak.batch_size
     least = LEAST_SHARES[soak.policy] * soak.images
     # Five tables, the scores of the last plan, and index, weight, tier and
-    # mean weight of the slots that are left.
+    # relative weight of the slots that are left.
     bounds = [
         24 * soak.images + 18 * (soak.images + in_flight) + 20_000,
         soak.images + in_flight, 2 + math.ceil(in_flight / least)

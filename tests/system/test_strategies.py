@@ -22,12 +22,11 @@ from mmseg.models import EncoderDecoder
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from mmib.errors import Refusal
-from tests.system.processes import run_ranks
-from tests.system.small_training import (SAVED, VALIDATION, assert_equal,
-                                         assert_pruned, build, column,
-                                         distribute, infobatch_hook,
-                                         small_runner, state_of, train,
-                                         train_and_note, weights_of)
+from tests.helpers.processes import run_ranks
+from tests.helpers.segmentors import (SAVED, VALIDATION, assert_equal,
+                                      assert_pruned, build, column, distribute,
+                                      infobatch_hook, small_runner, state_of,
+                                      train, train_and_note, weights_of)
 from tests.test_tasks import test_per_sample as per_sample
 
 # MMEngine writes no optimizer into `best_*`, so it must have no state.

@@ -15,10 +15,10 @@ import torch
 from mmengine.optim.optimizer import amp_optimizer_wrapper
 from torch._dynamo.utils import counters
 
-from tests.system.small_training import (BASELINE, MAX_ITERS, Notes,
-                                         assert_equal, assert_pruned, build,
-                                         check_resumed, column, infobatch_hook,
-                                         load, train, weights_of)
+from tests.helpers.segmentors import (BASELINE, MAX_ITERS, Notes, assert_equal,
+                                      assert_pruned, build, check_resumed,
+                                      column, infobatch_hook, load, train,
+                                      weights_of)
 from tests.system.test_strategies import STATELESS, VALIDATED, best_of
 
 RATIO_0 = dict(custom_hooks=[
@@ -133,7 +133,7 @@ def test_validation(tmp_path):
     steps = train(runner)
     assert steps == without
     checkpoint = load(best_of(tmp_path))
-    assert len(checkpoint['infobatch']['ledger']['indices']) > 0
+    assert len(checkpoint['infobatch']['stream']['indices']) > 0
     finished = build(tmp_path, resume=True, **VALIDATED)
     assert train(finished) == []
     np.testing.assert_array_equal(

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mmib.openmmlab.batch import BatchContext
 from mmib.openmmlab.losses import InfoBatchLoss
 from mmib.openmmlab.tasks import segmentation  # noqa: F401
-from tests.system.small_training import IndexDataset, build, infobatch_hook
+from tests.helpers.segmentors import IndexDataset, build, infobatch_hook
 
 # Operations whose result, or its size, the host must know to go on.
 WAITING = ('local_scalar_dense', 'nonzero', 'masked_select', 'unique',

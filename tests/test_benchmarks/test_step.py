@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks import step
+from tests.helpers.segmentors import write_images
 
-from ..system.small_training import write_images
 from .utils import CAMVID, rows_of
 
 PRUNED = osp.join(

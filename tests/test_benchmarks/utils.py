@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import os.path as osp
 
-from ..system.small_training import write_images
+from tests.helpers.segmentors import write_images
 
 ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
 CAMVID = osp.join(ROOT, 'configs', 'upernet',

@@ -10,8 +10,7 @@ import pytest
 from mmengine.config import Config
 
 from mmib_cli.zoo import allow_scoped_bases
-
-from ..system.small_training import BASELINE, small_config, write_images
+from tests.helpers.segmentors import BASELINE, small_config, write_images
 
 ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
 EXAMPLE = osp.join(ROOT, 'examples/small_data/baseline.py')

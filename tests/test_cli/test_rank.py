@@ -18,9 +18,8 @@ from scipy import ndimage
 
 from mmib.labels.images import CannotShow, DatasetImages
 from mmib.labels.predictions import Predictor
-
-from ..system.small_training import BASELINE, write_images
-from ..test_report.work_dirs import files_config
+from tests.helpers.segmentors import BASELINE, write_images
+from tests.helpers.work_dirs import files_config
 
 
 def write_scenes(root, count=8):

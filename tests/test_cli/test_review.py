@@ -14,10 +14,10 @@ import pytest
 from mmengine.config import Config
 
 from mmib.labels.verdicts import Judged, read_review, write_review
+from tests.helpers.segmentors import read_log, write_images
+from tests.helpers.work_dirs import files_config, rank_by_score
 
-from ..system.small_training import read_log, write_images
 from ..test_datasets import build
-from ..test_report.work_dirs import files_config, rank_by_score
 from .test_train import SHORT, text_of
 
 HEADER = 'image,verdict,rank,score,date\n'

@@ -21,9 +21,8 @@ from mmib_cli import scripts
 from mmib_cli.data import missing_data
 from mmib_cli.options import policy_of
 from mmib_cli.train import policy_suffix
-
-from ..system.small_training import (BASELINE, IndexDataset, read_log,
-                                     small_config)
+from tests.helpers.segmentors import (BASELINE, IndexDataset, read_log,
+                                      small_config)
 
 # Changes for a baseline that is converted and trained in a second.
 SHORT = {

@@ -15,8 +15,8 @@ from mmib import InfoBatchSampler
 from mmib.errors import Refusal
 from mmib.openmmlab.runner import checks
 from mmib.openmmlab.runner.checks import check_batch
-from tests.system.epoch_training import by_epoch
-from tests.system.small_training import small_head, small_runner
+from tests.helpers.epochs import by_epoch
+from tests.helpers.segmentors import small_head, small_runner
 
 
 @pytest.fixture(autouse=True)
@@ -66,8 +66,6 @@ BAD_CONFIGS = [
      with_hook(ema=1)),
     ('`quantile` in the `policy` of InfoBatchHook .* an argument of Neyman',
      with_hook(policy=dict(type='Neyman', quantile=0.2))),
-    ('lack the scores of their last batch.* remove `priority`',
-     with_hook(priority='LOWEST')),
     ('Keep one InfoBatchHook',
      dict(custom_hooks=[dict(type='InfoBatchHook')] * 2)),
     ('`shufle` in `train_dataloader.sampler` .*mean `shuffle`',

@@ -7,7 +7,7 @@ import torch
 from mmengine.optim import OptimWrapperDict, build_optim_wrapper
 
 from mmib.openmmlab.runner.mean_weight import decide_mean_weight
-from tests.system.small_training import infobatch_hook, read_log, small_runner
+from tests.helpers.segmentors import infobatch_hook, read_log, small_runner
 
 SGD = dict(optimizer=dict(type='SGD', lr=0.01, momentum=0.9))
 ADAMW = dict(optimizer=dict(type='AdamW', lr=0.001))

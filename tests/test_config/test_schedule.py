@@ -16,8 +16,7 @@ from mmib import convert, shorten
 from mmib.errors import Refusal
 from mmib.openmmlab.config.schedule import IterMap
 from mmib.pruning import Neyman
-
-from ..system.small_training import EagerTrainLoop
+from tests.helpers.segmentors import EagerTrainLoop
 
 
 def baseline(max_iters=1000, **changes):

@@ -9,9 +9,9 @@ from diffusers import AutoencoderKL
 from PIL import Image
 
 from examples.diffusion import autoencoder, sample, train
-from tests.system.processes import environment_of, free_port, run_ranks
-from tests.test_session.audit import assert_same
-from tests.training import state_of
+from tests.helpers.audit import assert_same
+from tests.helpers.processes import environment_of, free_port, run_ranks
+from tests.helpers.runs import state_of
 
 pytestmark = pytest.mark.filterwarnings('ignore')
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.system.processes import environment_of, free_port, run_ranks
-from tests.test_session.audit import (EPOCHS, Audit, assert_same, check_facts,
-                                      network)
-from tests.training import state_of
+from tests.helpers.audit import (EPOCHS, Audit, assert_same, check_facts,
+                                 network)
+from tests.helpers.processes import environment_of, free_port, run_ranks
+from tests.helpers.runs import state_of
 
 accelerate = pytest.importorskip('accelerate')
 pytestmark = pytest.mark.filterwarnings('ignore')

@@ -11,11 +11,10 @@ from torch.utils.data import DataLoader
 
 from mmib import Session
 from mmib.pruning import MeanThreshold
-from tests.system.processes import environment_of, run_ranks
-from tests.test_session.audit import (EPOCHS, SIZE, Audit, Samples,
-                                      assert_same, check_facts, network,
-                                      refused)
-from tests.training import state_of
+from tests.helpers.audit import (EPOCHS, SIZE, Audit, Samples, assert_same,
+                                 check_facts, network, refused)
+from tests.helpers.processes import environment_of, run_ranks
+from tests.helpers.runs import state_of
 
 L = pytest.importorskip('lightning.pytorch')
 

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 
 from mmib import Session
 from mmib.pruning import RandomPruning
-from tests.system.processes import environment_of, free_port, run_ranks
-from tests.test_session.audit import (EPOCHS, Audit, Samples, assert_same,
-                                      check_facts, network, refused)
-from tests.training import state_of
+from tests.helpers.audit import (EPOCHS, Audit, Samples, assert_same,
+                                 check_facts, network, refused)
+from tests.helpers.processes import environment_of, free_port, run_ranks
+from tests.helpers.runs import state_of
 
 transformers = pytest.importorskip('transformers')
 pytest.importorskip('accelerate')

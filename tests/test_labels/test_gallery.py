@@ -25,8 +25,7 @@ from mmib.labels.page import render, write_table
 from mmib.labels.predictions import Predictor, compare
 from mmib.labels.rankings import RANKINGS, top_pixels
 from mmib.report.checkpoint import Checkpoint
-
-from ..system.small_training import write_images
+from tests.helpers.segmentors import write_images
 
 
 def config_of(root, **changes):

@@ -11,11 +11,10 @@ from mmib.labels.config import list_images
 from mmib.labels.images import numbers_in_whole
 from mmib.openmmlab.data.datasets import (image_numbers, image_path,
                                           images_checksum, unwrap_repeats)
-from tests.system import small_training
-from tests.system.epoch_training import by_epoch
-from tests.system.small_training import (check_resumed, column, infobatch_hook,
-                                         read_log, small_config, state_of,
-                                         train)
+from tests.helpers import segmentors as small_training
+from tests.helpers.epochs import by_epoch
+from tests.helpers.segmentors import (check_resumed, column, infobatch_hook,
+                                      read_log, small_config, state_of, train)
 from tests.test_datasets import (DATASETS_TO_WRAP, TWO, build, only,
                                  path_dataset)
 

@@ -15,10 +15,10 @@ import mmib_cli
 from mmib.labels.lists import find_images
 from mmib.labels.verdicts import read_review
 from mmib.report.checkpoint import read_checkpoint
+from tests.helpers.segmentors import write_images
+from tests.helpers.work_dirs import files_config, rank_by_score
 
-from ..system.small_training import write_images
 from ..test_report.browser import CHROMIUM, WIDTHS
-from ..test_report.work_dirs import files_config, rank_by_score
 from .devtools import Browser
 
 # Of the images: a formula, which has all that a cell may not hold as it is.

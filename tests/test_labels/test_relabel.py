@@ -13,7 +13,7 @@ from mmib.errors import Refusal
 from mmib.labels.config import list_images, lists_checksum
 from mmib.labels.images import numbers_in_whole
 from mmib.openmmlab.data.datasets import image_numbers
-from tests.system.small_training import small_config
+from tests.helpers.segmentors import small_config
 from tests.test_datasets import build, concat, path_dataset, wrapper
 
 CLASSES = ('cat', 'cow', 'dog', 'dog, wild')

@@ -25,11 +25,11 @@ from mmib.labels.predictions import Predictor
 from mmib.labels.repair import masks_in, painted
 from mmib.labels.verdicts import Judged, write_review
 from mmib.report.checkpoint import Checkpoint
+from tests.helpers.segmentors import BASELINE, read_log, write_images
+from tests.helpers.work_dirs import files_config
 
-from ..system.small_training import BASELINE, read_log, write_images
 from ..test_cli.conftest import run  # noqa: F401
 from ..test_datasets import build
-from ..test_report.work_dirs import files_config
 from .test_gallery import decoded
 
 MASKS = 'data/annotations/training'

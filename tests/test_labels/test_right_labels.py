@@ -16,10 +16,10 @@ from mmengine.hooks import Hook  # noqa: E402
 from mmengine.registry import HOOKS  # noqa: E402
 
 import mmib_cli  # noqa: E402
+from tests.helpers.work_dirs import rank_by_score  # noqa: E402
 from tests.test_tasks.test_classification.small_classifier import \
     config  # noqa: E402
 
-from ..test_report.work_dirs import rank_by_score  # noqa: E402
 from . import test_page  # noqa: E402
 from .test_page import current, rows_of, said, save, verdicts  # noqa: E402
 

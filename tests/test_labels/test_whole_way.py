@@ -13,10 +13,11 @@ import pytest
 from mmengine.config import Config
 from mmengine.runner import Runner
 
-from ..system.small_training import BASELINE
+from tests.helpers.segmentors import BASELINE
+from tests.helpers.work_dirs import files_config
+
 from ..test_cli.conftest import run  # noqa: F401
 from ..test_cli.test_rank import write_scenes
-from ..test_report.work_dirs import files_config
 from . import test_page
 from .label_studio import Server
 from .test_page import said, save

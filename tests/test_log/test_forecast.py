@@ -2,8 +2,8 @@
 import pytest
 
 from mmib.openmmlab.console.forecast import forecast
+from mmib.openmmlab.runner.iterations import Iterations
 from mmib.pruning import MeanThreshold, RandomPruning, ScoreOnly
-from mmib.schedule import Schedule
 
 HALF = RandomPruning(ratio=0.5)
 
@@ -11,8 +11,8 @@ HALF = RandomPruning(ratio=0.5)
 @pytest.mark.parametrize('start, begins', [(0., 10), (0.2, 20), (0.25, 30)])
 def test_from_the_first_edge_at_or_after_start(start, begins):
     """A pass is 10 iterations, and annealing begins after 85."""
-    schedule = Schedule(100, 10, 100, 0.85, start)
-    expected = forecast(HALF, schedule)
+    iterations = Iterations(100, 10, 100, 0.85, start)
+    expected = forecast(HALF, iterations)
     assert expected.share == 0.5 and expected.mean_weight == 2
     # In what prunes, each iteration covers what two of the baseline do.
     assert expected.full_iters == 100 + 85 - begins
@@ -23,8 +23,8 @@ def test_from_the_first_edge_at_or_after_start(start, begins):
 @pytest.mark.parametrize('start, begins', [(0., 1), (0.5, 5)])
 def test_by_epochs(start, begins):
     """The baseline has as many, each of 10 iterations."""
-    expected = forecast(HALF,
-                        Schedule(100, 10, 10, 0.8, start, iters_per_epoch=10))
+    expected = forecast(
+        HALF, Iterations(100, 10, 10, 0.8, start, iters_per_epoch=10))
     assert expected.full_iters == 100
     iters = 100 - 5 * (8 - begins)
     # The last iteration of an epoch may have fewer images.
@@ -34,10 +34,10 @@ def test_by_epochs(start, begins):
 
 
 def test_what_prunes_nothing():
-    schedule = Schedule(100, 10, 19, 0.5)
-    assert forecast(HALF, schedule).share == 1
-    assert forecast(MeanThreshold(), schedule).share == 1
-    longer = Schedule(100, 10, 100, 0.5)
+    iterations = Iterations(100, 10, 19, 0.5)
+    assert forecast(HALF, iterations).share == 1
+    assert forecast(MeanThreshold(), iterations).share == 1
+    longer = Iterations(100, 10, 100, 0.5)
     assert forecast(MeanThreshold(), longer).share is None
     line, = forecast(ScoreOnly(), longer).lines
     assert line.endswith('prunes nothing: the run is the baseline.')

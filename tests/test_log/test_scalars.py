@@ -3,7 +3,7 @@
 from mmengine.registry import VISBACKENDS
 from mmengine.visualization.vis_backend import BaseVisBackend
 
-from ..system.small_training import VALIDATION, read_lines, small_runner
+from tests.helpers.segmentors import VALIDATION, read_lines, small_runner
 
 
 @VISBACKENDS.register_module()

@@ -14,12 +14,12 @@ from torch.utils.data import DataLoader
 
 from mmib import InfoBatchHook, InfoBatchSampler
 from mmib.errors import Refusal
-from mmib.openmmlab.config.outlook import schedule_of
+from mmib.openmmlab.config.outlook import iterations_of
 from mmib.pruning import EpochPlan, ScoreOnly, as_policy
-from mmib.run import Run
-from mmib.schedule import Schedule
+from mmib.run.run import Run
+from mmib.stream.schedule import Schedule, StepSize
+from tests.helpers.runs import dealt, plans_of, state_of
 from tests.test_datasets import Listed
-from tests.training import dealt, plans_of, state_of
 
 SIZE = 11
 RANKS = st.integers(1, 4)
@@ -48,22 +48,21 @@ def on_rank(sampler, rank, world_size):
 def run_of(sampler, policy=None, by_epoch=False):
     """A run for a sampler, of full passes by default. It knows scores, so that
     a policy draws each plan but the first."""
-    size = sampler.num_images
+    size, indices = sampler.num_images, sampler.num_indices
     if by_epoch:
-        schedule = Schedule(sampler.num_indices, 1, 9, 1., iters_per_epoch=1)
+        schedule = Schedule.of(indices, 9, indices, 1., 0., by_epoch=True)
     else:
-        schedule = Schedule(size, 1, 10**6, 1., first_pass=sampler.num_indices)
+        schedule = Schedule.of(
+            size, 10**6, 1, 1., 0., by_epoch=False, first_pass=indices)
     run = Run(
-        np.arange(sampler.num_indices) % size,
+        np.arange(indices) % size,
         as_policy(policy or ScoreOnly()),
         schedule,
         warn=[].append,
         shuffle=sampler.shuffle,
         seed=sampler.seed,
-        lockstep=True)
+        every_rank_trains=True)
     run.tables.last_visit[:] = 1
-    # Visits are merged for each plan.
-    run.schedule.min_gap = 0
     return run
 
 
@@ -77,8 +76,8 @@ def connected(sampler, *args, **kwargs):
 def take(sampler, run, batch_size):
     """Train on a batch, and return the slots of all ranks."""
     size = sampler.batch_size(batch_size) * sampler.world_size
-    slots = run.ledger.rest().at(slice(size))
-    run.advance(run.ledger.position + size)
+    slots = run.stream.rest().at(slice(size))
+    run.stream.advance(run.stream.position + size)
     return slots
 
 
@@ -197,15 +196,15 @@ def test_a_position_of_the_full_passes(size, num_samples, world_size):
                          sampler_of(range(size))))
         head(one, 4)
         run = run_of(one)
-        run.start_afresh(world_size * num_samples, num_samples)
+        run.start_afresh(world_size * num_samples)
         one.connect(run)
         if num_samples == 0:
             # Nothing was trained on: what is in flight is dealt again.
-            assert run.ledger.end >= 4 * world_size
+            assert run.stream.end >= 4 * world_size
             continue
         # As MMEngine's loop does, later.
         one.skip(7)
-        assert run.ledger.position == world_size * num_samples
+        assert run.stream.position == world_size * num_samples
         assert head(one, 9) == head(baseline, num_samples + 9)[num_samples:]
 
 
@@ -239,7 +238,7 @@ def test_state_on_other_ranks_and_batch_sizes(stages):
         assert len(states) == 1
         state = state_of(run)
         together += [slot for step in zip(*of_ranks) for slot in step]
-        assert state['ledger']['position'] == len(together)
+        assert state['stream']['position'] == len(together)
     sampler = sampler_of()
     plans = plans_of(connected(sampler, any_length))
     head(sampler, len(together))
@@ -247,15 +246,15 @@ def test_state_on_other_ranks_and_batch_sizes(stages):
 
 
 def test_memory_does_not_grow():
-    """What was trained on is forgotten with the next plan, except for the
-    newest batch."""
+    """The plans before the plan in training are forgotten with the next plan.
+    """
     sampler = sampler_of(range(100))
     run = connected(sampler)
     issued = iter(sampler)
     for _ in range(300):
         head(issued, 10)
         take(sampler, run, 10)
-        assert run.ledger.end - run.ledger.first <= 110
+        assert run.stream.end - run.stream.first <= 200
 
 
 # By epochs -----------------------------------------------------------------
@@ -263,11 +262,11 @@ def test_memory_does_not_grow():
 
 def begin_epoch(sampler, run, epoch):
     """As the hook does, except for the tail of a plan."""
+    step = StepSize(1, drop_last=False)
     sampler.set_epoch(epoch)
-    run.give_up_rest()
-    assert run.next_plan(epoch)
-    left = run.ledger.end - run.ledger.position
-    run.ledger.repeat(np.resize(np.arange(left), -left % sampler.world_size))
+    run.stream.advance(run.stream.end)
+    assert run.next_plan(step) and run.epoch == epoch
+    run.fit(step)
     sampler.begin_epoch()
 
 
@@ -284,7 +283,7 @@ def test_full_epochs_are_those_of_default_sampler(size, world_size, shuffle,
             continue
         run = connected(ours, by_epoch=True)
         assert len(ours) == len(baseline)
-        for epoch in (0, 1, 4):
+        for epoch in range(4):
             baseline.set_epoch(epoch)
             begin_epoch(ours, run, epoch)
             assert len(ours) == len(baseline)
@@ -303,7 +302,7 @@ def test_ranks_share_the_slots_of_an_epoch(kept, world_size, batch_size,
         sizes.append([])
         for epoch in range(3):
             begin_epoch(sampler, run, epoch)
-            begin = run.ledger.position
+            begin = run.stream.position
             distinct = kept if epoch else SIZE
             per_rank = -(-distinct // world_size)
             assert len(sampler) == per_rank
@@ -325,8 +324,8 @@ def test_ranks_share_the_slots_of_an_epoch(kept, world_size, batch_size,
                 assert len({*slots}) == distinct
                 assert len(slots) == world_size * per_rank
             sampler.end_epoch()
-            run.give_up_rest()
-            assert run.ledger.position == begin + world_size * per_rank
+            run.stream.advance(run.stream.end)
+            assert run.stream.position == begin + world_size * per_rank
     # All ranks have as many steps, of as many images.
     assert all(of_rank == sizes[0] for of_rank in sizes)
 
@@ -339,24 +338,30 @@ def test_a_forecast_counts_the_batches_of_the_loader(size, world_size,
         dict(
             train_cfg=dict(by_epoch=True, max_epochs=3),
             train_dataloader=dict(drop_last=drop_last)))
-    schedule = schedule_of(cfg, InfoBatchHook(), size, batch_size, world_size)
+    iterations = iterations_of(cfg, InfoBatchHook(), size, batch_size,
+                               world_size)
     for rank in range(world_size):
         sampler = on_rank(sampler_of(range(size)), rank, world_size)
         begin_epoch(sampler, connected(sampler, by_epoch=True), 0)
         loader = DataLoader(
             range(size), batch_size, sampler=sampler, drop_last=drop_last)
-        assert len(list(loader)) == len(loader) == schedule.iters_per_epoch
+        assert len(list(loader)) == len(loader) == iterations.iters_per_epoch
 
 
 def test_a_position_by_epochs():
     """Between two epochs: as a run begins that goes on afresh."""
     sampler = on_rank(sampler_of(), 1, 2)
     run = run_of(sampler, keep(4), by_epoch=True)
-    run.start_afresh(24, 12, 2)
+    run.start_afresh(2 * SIZE)
     sampler.connect(run)
-    begin_epoch(sampler, run, 3)
-    assert run.plans.newest.kept == 4 and run.ledger.position == 24
-    assert len(list(sampler)) == len(sampler) == 2
+    position = 2 * SIZE
+    for epoch, kept, per_rank in ((2, SIZE, 6), (3, 4, 2)):
+        begin_epoch(sampler, run, epoch)
+        assert run.stream.newest.kept == kept
+        assert run.stream.position == position
+        assert len(list(sampler)) == len(sampler) == per_rank
+        sampler.end_epoch()
+        position += 2 * per_rank
 
 
 @pytest.mark.parametrize('rank', [0, 1])
@@ -373,17 +378,17 @@ def test_other_readers_by_epochs(rank):
     take(sampler, run, SIZE)
     begin_epoch(sampler, run, 1)
     loop = iter(sampler)
-    before = str(run.ledger.state_dict())
+    before = str(run.stream.state_dict())
     first = next(loop)
     with pytest.raises(Refusal, match='than the training loop reads from'):
         next(iter(sampler))
-    assert run.ledger.rest().indices[rank] == first
-    assert str(run.ledger.state_dict()) == before
+    assert run.stream.rest().indices[rank] == first
+    assert str(run.stream.state_dict()) == before
     take(sampler, run, 1)
-    before = str(run.ledger.state_dict())
+    before = str(run.stream.state_dict())
     assert list(sampler) == list(baseline)
-    assert str(run.ledger.state_dict()) == before
-    assert list(loop) == run.ledger.rest().indices[rank::2].tolist()
+    assert str(run.stream.state_dict()) == before
+    assert list(loop) == run.stream.rest().indices[rank::2].tolist()
     take(sampler, run, 1)
     sampler.end_epoch()
     assert list(sampler) == list(baseline)

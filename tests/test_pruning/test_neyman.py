@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mmib.errors import Refusal
+from mmib.plans.neyman import allocate
+from mmib.plans.plan import checked
 from mmib.pruning import Neyman, Progress
-from mmib.pruning.neyman import allocate
-from mmib.pruning.plan import checked
 from tests.test_pruning.inputs import RNGS, drawn, needing, random_scores
 
 

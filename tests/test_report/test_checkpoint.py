@@ -7,8 +7,7 @@ import torch
 from mmengine.logging import HistoryBuffer
 
 from mmib.report.checkpoint import read_newest
-
-from .work_dirs import write_checkpoint
+from tests.helpers.work_dirs import write_checkpoint
 
 
 def test_scores_and_counts(tmp_path):

@@ -7,9 +7,8 @@ from mmengine.runner import Runner
 import mmib_cli
 from mmib.errors import Refusal
 from mmib_cli.report import explain_image
-
-from ..system.small_training import infobatch_hook, write_images
-from .work_dirs import StoppedAt, files_config
+from tests.helpers.segmentors import infobatch_hook, write_images
+from tests.helpers.work_dirs import StoppedAt, files_config
 
 
 @pytest.fixture(scope='module')
@@ -30,12 +29,13 @@ def stopped(tmp_path_factory):
 def test_each_image_of_the_newest_plan(stopped):
     """The answer of the command is that of the run, and that of the plan."""
     work_dir, run, _ = stopped
-    record, scores = run.plans.newest, run.memory.scores
+    newest, scores = run.stream.newest, run.reading.scores
+    record = newest.record
     assert record.kept < 12
     # The dataset sorts the names.
     for index, name in enumerate(sorted(f'{i}.jpg' for i in range(12))):
         text = explain_image(str(work_dir), name)
-        kept = bool(np.unpackbits(run.memory.kept)[index])
+        kept = bool(np.unpackbits(newest.keeps)[index])
         assert ('keeps' if kept else 'leaves out') + f' {name}' in text
         assert f'was {scores[index]:.4g}' in text
         tier = 1 if scores[index] < np.float32(record.threshold) else 2
@@ -47,7 +47,7 @@ def test_each_image_of_the_newest_plan(stopped):
 def test_the_command_prints_and_writes_no_page(stopped, capsys):
     work_dir, run, _ = stopped
     mmib_cli.main(['report', str(work_dir), '--image', '3.jpg'])
-    assert f'Epoch {run.plans.newest.epoch}' in capsys.readouterr().out
+    assert f'Epoch {run.stream.newest.record.epoch}' in capsys.readouterr().out
     assert not (work_dir / 'report.html').exists()
 
 

@@ -12,9 +12,9 @@ from mmib.report import page
 from mmib.report.page import environment_of, quality_gain, summary
 from mmib.report.read import read_run
 from mmib.worth import VarianceRatio
-
-from .work_dirs import (BEGINS, CONFIG, ENDS, PLANS, plan, train_line,
-                        val_line, write_finished, write_start)
+from tests.helpers.work_dirs import (BEGINS, CONFIG, ENDS, PLANS, plan,
+                                     train_line, val_line, write_finished,
+                                     write_start)
 
 PLAIN = CONFIG[CONFIG.index('default_scope'):]
 

@@ -13,12 +13,12 @@ from mmib.errors import Refusal
 from mmib.report.checkpoint import read_newest
 from mmib.report.page import render
 from mmib.report.read import read_run
-
-from ..system.epoch_training import PRUNES, by_epoch
-from ..system.small_training import (BASELINE, VALIDATION, infobatch_hook,
-                                     small_runner)
-from .work_dirs import (BEGINS, CONFIG, ENDS, PLANS, SCALARS, StoppedAt, plan,
-                        train_line, val_line, write_finished, write_start)
+from tests.helpers.epochs import PRUNES, by_epoch
+from tests.helpers.segmentors import (BASELINE, VALIDATION, infobatch_hook,
+                                      small_runner)
+from tests.helpers.work_dirs import (BEGINS, CONFIG, ENDS, PLANS, SCALARS,
+                                     StoppedAt, plan, train_line, val_line,
+                                     write_finished, write_start)
 
 PLAIN = 'train_cfg = dict(max_iters=40)'
 VALIDATES = {**VALIDATION, 'default_hooks.logger.log_metric_by_epoch': False}

@@ -14,13 +14,14 @@ from mmengine.runner import Runner
 import mmib.labels
 import mmib.report
 import mmib_cli
+from tests.helpers.processes import run_ranks
+from tests.helpers.segmentors import BASELINE, distribute, write_images
+from tests.helpers.work_dirs import (BEGINS, StoppedAt, files_config,
+                                     write_checkpoint, write_finished,
+                                     write_start)
 
-from ..system.processes import run_ranks
-from ..system.small_training import BASELINE, distribute, write_images
 from ..test_labels.devtools import Browser
 from .browser import CHROMIUM, WIDTHS
-from .work_dirs import (BEGINS, ENDS, PLANS, StoppedAt, files_config,
-                        write_checkpoint, write_finished, write_start)
 
 
 def write_report(*arguments):
@@ -171,17 +172,6 @@ def test_of_a_log_with_all_in_it(pages):
                  'Scores at iteration 7<', 'Scores at iteration 10<',
                  'Kept share by score', 'Mean score and threshold'):
         assert said in text
-
-
-@pytest.mark.parametrize('reliability, says', [(0.04, True), (0.2, False)])
-def test_scores_that_tell_nothing(tmp_path, reliability, says):
-    """Those of the last plan that has any."""
-    last = dict(PLANS[3], reliability=reliability)
-    records = [{'begins': BEGINS}, *PLANS[:3], last, PLANS[4], {'ends': ENDS}]
-    write_checkpoint(write_start(tmp_path, records=records))
-    write_report(tmp_path)
-    said = f'score with the next one of its image is {reliability}'
-    assert (said in text_of(tmp_path / 'report.html')) == says
 
 
 def test_what_is_missing_is_told(pages):

@@ -8,9 +8,8 @@ import torch
 import torch.distributed as dist
 
 from mmib.pruning import MeanThreshold, RandomPruning
-from mmib.ranks import rank_and_world_size
-
-from .audit import Audit, Trainer, assert_same, check_facts
+from mmib.ranks import world_of_process
+from tests.helpers.audit import Audit, Trainer, assert_same, check_facts
 
 # No loop needs as many iterators.
 MOST_ITERATORS = 80
@@ -18,7 +17,7 @@ MOST_ITERATORS = 80
 
 def of_all_ranks(value):
     """Return the value of each rank."""
-    world_size = rank_and_world_size()[1]
+    world_size = world_of_process().size
     if world_size == 1:
         return [value]
     values = [None] * world_size
@@ -41,7 +40,7 @@ class RandomLoop:
     """
 
     def __init__(self, seed, num_workers=0):
-        rank, world_size = rank_and_world_size()
+        rank, world_size = world_of_process()
         self._random = random.Random(seed)
         # Choices of one rank alone, of which the others know nothing.
         self._alone = random.Random(f'{seed} {rank}')
@@ -74,15 +73,15 @@ class RandomLoop:
         images = check_facts([each for each, _, _ in facts]).images
         assert audit.session.progress == 1
         left_out = set().union(*(some for each in facts for some in each[1:]))
-        missing = {*range(audit.run.ledger.position)} - images.keys()
+        missing = {*range(audit.run.stream.position)} - images.keys()
         assert missing <= left_out, missing - left_out
         if audit.run.schedule.by_epoch:
-            assert len(audit.plans) == audit.run.schedule.length
+            assert len(audit.plans) == audit.session.epochs
 
     def _is_over(self):
         session = self._audit.session
         if self._audit.run.schedule.by_epoch:
-            is_over = session.epoch == self._audit.run.schedule.length
+            is_over = session.epoch == session.epochs
         else:
             is_over = session.progress == 1
         return any(of_all_ranks(is_over))

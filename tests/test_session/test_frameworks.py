@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_map
 
-from .audit import Audit, Samples, Trainer
+from tests.helpers.audit import Audit, Samples, Trainer
 
 Batch = namedtuple('Batch', 'slots inputs')
 

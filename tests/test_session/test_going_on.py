@@ -16,10 +16,10 @@ from mmengine.utils import apply_to
 
 from mmib import Session
 from mmib.pruning import Neyman, RandomPruning
-from tests.training import (POLICIES, SIZE, dealt, loop, losses_of, plans_of,
-                            state_of)
-
-from .audit import EPOCHS, Audit, Trainer, assert_same, refused, said
+from tests.helpers.audit import (EPOCHS, Audit, Trainer, assert_same, refused,
+                                 said)
+from tests.helpers.runs import (POLICIES, SIZE, dealt, loop, losses_of,
+                                plans_of, state_of)
 
 pytestmark = pytest.mark.filterwarnings('error:InfoBatch',
                                         'ignore:InfoBatch. the budget needs')
@@ -27,7 +27,7 @@ by_stream = pytest.mark.parametrize('stream', [False, True])
 
 
 def own(policy=None, stream=False, **kwargs):
-    """A Session of a few images, for :func:`tests.training.loop`."""
+    """A Session of a few images, for :func:`tests.helpers.runs.loop`."""
     arguments = dict(epochs=6, delta=0.7, seed=3, stream=stream)
     return Session(range(SIZE), policy, **{**arguments, **kwargs})
 
@@ -210,9 +210,10 @@ def test_what_has_changed_is_said():
     part = own(Neyman())
     loop(part, 4, 6)
     rest = own(RandomPruning(0.5), epochs=8, normalize=True, ema=0.5)
-    with said('the run goes on, and `ema` is 0.5 instead of 0.0; annealing '
-              'begins at epoch 6 instead of 4; the next plans are drawn by '
-              'RandomPruning(ratio=0.5) instead of Neyman('):
+    with said(
+            'the run goes on, and `ema` is 0.5 instead of 0.0; annealing '
+            'begins after 6 passes instead of 4; the next plans are drawn by '
+            'RandomPruning(ratio=0.5) instead of Neyman('):
         rest.load_state_dict(state_of(part))
     with said():
         own(Neyman()).load_state_dict(state_of(part))
@@ -226,7 +227,7 @@ def test_a_stream_may_be_cut_short(at, drop_last):
     part = own(RandomPruning(0.5), stream=True, epochs=10)
     loop(part, 2, at // 2)
     rest = own(RandomPruning(0.5), stream=True, epochs=4)
-    assert rest.num_samples < part._run.ledger.end
+    assert rest.num_samples < part._run.stream.end
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         rest.load_state_dict(state_of(part))
@@ -250,9 +251,9 @@ def damaged(change):
      'of version 7, and this mmib reads'),
     (lambda state: dict(model=1), 'of version None'),
     (lambda state: state.__delitem__('rng'), 'damaged: `rng` is missing'),
-    (lambda state: state['ledger'].__delitem__('weights'),
-     'damaged: `ledger.weights` is missing'),
-    (lambda state: dict(state, epoch='4'), 'damaged: `epoch` is of type str'),
+    (lambda state: state['stream'].__delitem__('weights'),
+     'damaged: `stream.weights` is missing'),
+    (lambda state: dict(state, seed='4'), 'damaged: `seed` is of type str'),
     (lambda state: state['tables'].update(visits=torch.ones(13)),
      'damaged: `tables.visits` is a tensor of torch.float32'),
 ])
@@ -267,7 +268,7 @@ def test_damaged_states(change, match):
 
 
 @pytest.mark.parametrize('other, match', [
-    (lambda: own(stream=True), 'is of a run that counts iterations'),
+    (lambda: own(stream=True), 'is of a run that counts no epochs'),
     (lambda: Session(range(SIZE + 1), epochs=6, seed=3),
      'is of 14 images, and the dataset has 13'),
 ])
@@ -305,7 +306,7 @@ def test_the_last_batch_of_an_epoch_is_skipped(drop_last):
         for epoch in trainer.iterators():
             assert epoch == len(audit.plans)
             for slots, batch in audit.loader(25, drop_last):
-                if slots.end != audit.run.ledger.end:
+                if slots.end != audit.run.stream.end:
                     trainer.step(slots, batch)
             if resumes:
                 audit.resume()

@@ -9,10 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from mmib.pruning import MeanThreshold, Neyman, RandomPruning
-from tests.training import state_of
-
-from .audit import (EPOCHS, SIZE, Audit, Samples, Trainer, assert_same,
-                    network, said)
+from tests.helpers.audit import (EPOCHS, SIZE, Audit, Samples, Trainer,
+                                 assert_same, network, said)
+from tests.helpers.runs import state_of
 
 pytestmark = pytest.mark.filterwarnings('error:InfoBatch')
 # 0.6 of the images of all epochs, as the default policy has it.
@@ -85,7 +84,7 @@ def test_the_last_batch_of_each_epoch_is_skipped(drop_last):
     audit, skipped = Audit(), []
 
     def is_last(epoch, number, slots, batch):
-        if slots.end == audit.run.ledger.end:
+        if slots.end == audit.run.stream.end:
             skipped.append(len(slots))
             return True
 
@@ -343,7 +342,7 @@ def test_a_loader_with_smaller_batches(stream, drop_last):
                     trainer.step(*batch)
             except MemoryError:
                 size //= 2
-    missing = {*range(audit.run.ledger.position)} - audit.images.keys()
+    missing = {*range(audit.run.stream.position)} - audit.images.keys()
     assert missing <= audit.given_up
     assert drop_last or not missing
     audit.check()

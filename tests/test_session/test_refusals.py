@@ -11,9 +11,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from mmib import Session
 from mmib.pruning import EpochPlan, Neyman, RandomPruning
-from tests.training import SIZE, loop, losses_of, state_of
-
-from .audit import Audit, Samples, Trainer, refused, said
+from tests.helpers.audit import Audit, Samples, Trainer, refused, said
+from tests.helpers.runs import SIZE, loop, losses_of, state_of
 
 pytestmark = pytest.mark.filterwarnings('error:InfoBatch')
 
@@ -108,9 +107,9 @@ def test_datasets(dataset, match):
                      dict(rank=2, num_replicas=2))),
     *((dict(seed=seed), '`seed` of a Session must be an integer from 0')
       for seed in (-1, 2**63, 0.5, '3')),
-    (dict(delta=0.1), 'Nothing would be pruned: annealing begins at epoch 1 '
-     'of 6'),
-    (dict(stream=True, delta=0.2), 'begins at iteration 9 of 47'),
+    (dict(delta=0.1), 'Nothing would be pruned: annealing begins after 1 of 6 '
+     'passes'),
+    (dict(stream=True, delta=0.2), 'begins after 0.692 of 3.62 passes'),
     (dict(stream=True, epochs=3), r'0.6 of 3 `epochs` are 1.77 passes .* '
      'at least 4 `epochs`'),
 ])
@@ -165,7 +164,7 @@ def test_a_loader_begins_with_its_first_batch():
     batches = iter(loader)
     for _ in range(3):
         iter(loader), iter(session.loader(5))
-    assert session._run.plans.newest is None
+    assert session._run.stream.newest is None
     assert len([*batches]) == 4
 
 
@@ -259,7 +258,7 @@ def test_losses(change, match):
     slots, losses, _ = first_batch(session)
     with refused(match):
         session.weigh(change(losses), slots)
-    assert session._run.ledger.position == 0
+    assert session._run.stream.position == 0
     assert len(loop(session, 4)) == len(loop(own(), 4))
 
 
@@ -304,7 +303,8 @@ def step(session, slots, scale=1., with_norms=True):
 
 @pytest.mark.parametrize('scale', [1., -1.])
 def test_losses_stand_in_for_norms(scale):
-    """If the first epoch has none, said once. Any loss is a score, also -1."""
+    """If the first epoch has none, said once. Any loss is a score, also -1.
+    Negative losses are no norms, so V is unknown."""
     session = own(RandomPruning(0.5))
     with said('the gradient at the predictions cannot be seen, so V'):
         for _ in range(3):
@@ -313,7 +313,8 @@ def test_losses_stand_in_for_norms(scale):
     state = state_of(session)
     scores = [scale * (i + 1) for i in range(SIZE)]
     assert session._run.tables.scores.tolist() == scores
-    assert session.worth.value == 1
+    worth = session.worth.value
+    assert worth == 1 if scale > 0 else math.isnan(worth)
     rest = own(RandomPruning(0.5))
     rest.load_state_dict(state)
     assert rest._run.lacks_norms
@@ -329,7 +330,7 @@ def test_a_batch_without_norms_does_not_count():
             step(session, slots, with_norms=epoch < 2)
     session.state_dict()
     tables = session._run.tables
-    assert tables.last_visit.max() == session._run.iteration
+    assert tables.last_visit.max() == session._run.stream.position == 27
     assert not session._run.lacks_norms and not tables.sums.any()
 
 
@@ -413,7 +414,9 @@ def test_a_resumed_run_may_have_fewer_epochs():
     while session.epoch < 4:
         for slots, _ in session.loader(4):
             step(session, slots)
-    with said('the run goes on, and annealing begins at epoch'):
+    with said(
+            'the run goes on, and annealing begins after 2 passes instead of '
+            '4.'):
         shorter.load_state_dict(state_of(session))
     assert shorter.epoch == 4 and shorter.progress == 1
 

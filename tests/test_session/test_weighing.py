@@ -14,10 +14,9 @@ from torch.autograd import forward_ad
 
 from mmib.pruning import (EpochPlan, MeanThreshold, Neyman, RandomPruning,
                           ScoreOnly)
-from tests.training import state_of
-
-from .audit import (EPOCHS, SIZE, Audit, Samples, Trainer, network, refused,
-                    said)
+from tests.helpers.audit import (EPOCHS, SIZE, Audit, Samples, Trainer,
+                                 network, refused, said)
+from tests.helpers.runs import state_of
 
 pytestmark = pytest.mark.filterwarnings('error:InfoBatch')
 by_stream = pytest.mark.parametrize('stream', [False, True])
@@ -35,7 +34,7 @@ def pruned(policy=RandomPruning(0.5), **kwargs):
 def norms_of(session):
     """Norm of each slot since visits were merged."""
     run = session._run
-    merged = run.log.merge(run.ledger.first, run.ledger.position, run.checksum)
+    merged = run.log.merge(run.stream.first, run.stream.position, run.checksum)
     numbers = np.concatenate([merged.numbers, merged.late_numbers])
     norms = np.concatenate([merged.norms, merged.late_norms])
     assert len({*numbers.tolist()}) == len(numbers)
@@ -444,7 +443,7 @@ def test_transforms_are_refused(requires_grad):
     """They would leave the weights out. Nothing counts as weighed."""
     trainer = pruned()
     slots, batch = next(iter(trainer.session.loader(20)))
-    position = trainer.audit.run.ledger.position
+    position = trainer.audit.run.stream.position
     weigh = functools.partial(weigh_by, trainer, slots, batch)
     weight = torch.randn(8, 3, requires_grad=requires_grad)
     tangent = torch.ones_like(weight)
@@ -461,7 +460,7 @@ def test_transforms_are_refused(requires_grad):
                       lambda: torch.func.jacfwd(weigh)(weight)):
         with refused('`torch.func` and forward-mode differentiation'):
             transform()
-    assert trainer.audit.run.ledger.position == position
+    assert trainer.audit.run.stream.position == position
     with torch.no_grad():
         assert torch.func.vmap(weigh)(weight.expand(2, 8, 3)).shape == (2, 20)
 

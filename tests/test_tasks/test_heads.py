@@ -18,7 +18,7 @@ from mmib.openmmlab.tasks.replace import follow_rows
 from mmib.openmmlab.tasks.segmentation import (_num_masks, _num_queries,
                                                register_head,
                                                register_segmentor)
-from tests.system.small_training import small_head
+from tests.helpers.segmentors import small_head
 
 from .contract import check_weights, override, told_to_call
 

@@ -14,7 +14,7 @@ from mmib import InfoBatchLoss
 from mmib.errors import Refusal
 from mmib.openmmlab.losses import check_loss, register_unreduced
 from mmib.openmmlab.tasks import segmentation  # noqa: F401
-from mmib.weigh import weigh_gradients
+from mmib.scores.weigh import weigh_gradients
 
 from .contract import check_loss_weights
 

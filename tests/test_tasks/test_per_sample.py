@@ -20,8 +20,7 @@ from mmib.errors import Refusal
 from mmib.openmmlab import tasks
 from mmib.openmmlab.batch import BatchContext
 from mmib.openmmlab.tasks.per_sample import TASK
-from tests.system.small_training import (infobatch_hook, train_and_note,
-                                         weights_of)
+from tests.helpers.segmentors import infobatch_hook, train_and_note, weights_of
 
 from .contract import check_weights
 

@@ -6,8 +6,7 @@ from demo import summarize
 from make_demo_data import TRIANGLE, make_demo_data
 
 from mmib.report.read import read_run
-
-from ..test_report.work_dirs import write_finished
+from tests.helpers.work_dirs import write_finished
 
 
 @pytest.fixture(scope='module')

@@ -8,7 +8,7 @@ import pytest
 import torch
 from make_demo_data import make_demo_data
 
-from ..system.processes import free_port
+from tests.helpers.processes import free_port
 
 ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
 TOOLS = osp.join(ROOT, 'tools')

@@ -8,7 +8,7 @@ from typing import Any, Iterator, Optional
 from mmengine.config import Config
 
 from ...errors import Refusal
-from ...pruning import Neyman, Policy
+from ...plans import Neyman, Policy
 from ..hook import InfoBatchHook
 from ..registry import POLICIES
 from ..runner.checks import no_batch_sampler

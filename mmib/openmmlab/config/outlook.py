@@ -4,10 +4,10 @@ from typing import Optional
 
 from mmengine.config import Config
 
-from ...schedule import Schedule
 from ..console.forecast import Forecast, forecast
 from ..hook import InfoBatchHook
 from ..runner.checks import check_length
+from ..runner.iterations import Iterations
 from ..runner.mean_weight import decide_mean_weight
 from .parts import length_of
 
@@ -34,30 +34,30 @@ def forecast_of(cfg: Config,
     mean_weight = decide_mean_weight(hook.normalize,
                                      cfg.get('optim_wrapper') or {})
     if num_images is None:
-        schedule = schedule_of(cfg, hook, 1, batch_size=1)
+        iterations = iterations_of(cfg, hook, 1, batch_size=1)
     else:
         batch_size = cfg.train_dataloader.batch_size
-        schedule = schedule_of(cfg, hook, num_images, batch_size, gpus,
-                               repeats)
-        check_length(schedule, hook.policy.prunes)
-    return forecast(hook.policy, schedule, mean_weight.is_one, num_images
+        iterations = iterations_of(cfg, hook, num_images, batch_size, gpus,
+                                   repeats)
+        check_length(iterations, hook.policy.prunes)
+    return forecast(hook.policy, iterations, mean_weight.is_one, num_images
                     is not None)
 
 
-def schedule_of(cfg: Config,
-                hook: InfoBatchHook,
-                num_images: int,
-                batch_size: int,
-                gpus: int = 1,
-                repeats: int = 1) -> Schedule:
-    """Return the schedule of a run that isn't built. The other arguments are
+def iterations_of(cfg: Config,
+                  hook: InfoBatchHook,
+                  num_images: int,
+                  batch_size: int,
+                  gpus: int = 1,
+                  repeats: int = 1) -> Iterations:
+    """Return the length of a run that isn't built. The other arguments are
     those of :func:`forecast_of`."""
     unit, length = length_of(cfg)
     # All ranks have as many slots, and each leaves its own last ones.
     slots = -(-num_images // gpus)
     if not cfg.train_dataloader.get('drop_last'):
         slots += batch_size - 1
-    return Schedule(
+    return Iterations(
         num_images,
         batch_size * gpus,
         length,

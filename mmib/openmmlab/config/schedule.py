@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 from mmengine.config import Config
 
 from ...errors import Refusal
-from ...pruning import Policy
+from ...plans import Policy
 from .parts import LENGTH_FIELD, check_baseline, length_of, type_name
 
 # MMEngine registers a scheduler of each kind for the learning rate, the

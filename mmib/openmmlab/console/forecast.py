@@ -3,8 +3,8 @@
 import math
 from typing import List, NamedTuple, Optional
 
-from ...pruning import Policy
-from ...schedule import Schedule
+from ...plans import Policy
+from ..runner.iterations import Iterations
 
 
 class Forecast(NamedTuple):
@@ -31,33 +31,34 @@ class Forecast(NamedTuple):
 
 
 def forecast(policy: Policy,
-             schedule: Schedule,
+             iterations: Iterations,
              normalize: bool = False,
              knows_images: bool = True) -> Forecast:
     """Forecast a run that hasn't begun.
 
     Args:
         policy (Policy): Draws the plans that prune.
-        schedule (Schedule): Length of the run.
+        iterations (Iterations): Length of the run.
         normalize (bool): Whether the mean weight of a plan is 1. Defaults to
             False.
-        knows_images (bool): Whether the schedule has the slots of a pass. If
-            not, a pass and an iteration of the schedule have one slot.
+        knows_images (bool): Whether the slots of a pass are known. If not, a
+            pass and an iteration have one slot.
             Defaults to True.
     """
     if not policy.prunes:
         return Forecast(
             [f'{policy!r} prunes nothing: the run is the baseline.'])
+    schedule = iterations.schedule
     share: Optional[float] = 1.
     if not schedule.prunes_nothing:
         share = policy.expected_share(schedule.first_progress())
     lines = [
-        f'{policy!r} prunes until {schedule.unit} {schedule.annealing_at} of '
-        f'{schedule.length}.'
+        f'{policy!r} prunes until {iterations.unit} '
+        f'{iterations.annealing_at} of {iterations.length}.'
     ]
     if share is None:
         return Forecast([*lines, 'How much it keeps depends on the losses.'])
-    iters, full_iters, passes = schedule.outcome(share)
+    iters, full_iters, passes = iterations.outcome(share)
     mean_weight = 1 / share if policy.rescale and not normalize else 1.
     if share < 1:
         lines.append(f'It keeps about {share:.3f} of the images, with a mean '

@@ -13,9 +13,12 @@ from mmengine.hooks import LoggerHook
 from mmengine.runner import Runner
 from mmengine.visualization import LocalVisBackend
 
-from ...plan_record import PlanRecord, without_nan
-from ...run import Run
-from ...worth import VarianceRatio
+from ...run.record import without_nan
+from ...run.run import Run
+from ...scores.worth import VarianceRatio
+from ...stream.schedule import Place
+from ...stream.stream import Dealt
+from ..runner.iterations import Iterations
 from ..runner.mean_weight import MeanWeight
 from .forecast import forecast
 
@@ -41,13 +44,15 @@ class Reporter:
     Args:
         runner (Runner): The runner.
         run (Run): The run.
+        iterations (Iterations): What the run is in iterations.
         mean_weight (MeanWeight): Which mean the weights of a plan have.
     """
 
-    def __init__(self, runner: Runner, run: Run,
+    def __init__(self, runner: Runner, run: Run, iterations: Iterations,
                  mean_weight: MeanWeight) -> None:
         self._runner = runner
         self._run, self._schedule = run, run.schedule
+        self._iterations = iterations
         self._mean_weight = mean_weight
         self._log_interval = min(
             (hook.interval
@@ -84,7 +89,8 @@ class Reporter:
         """Say before the first step what is to be expected of the run."""
         schedule, runner, policy = (self._schedule, self._runner,
                                     self._run.policy)
-        if self._done >= schedule.length:
+        iterations = self._iterations
+        if self._done >= iterations.length:
             return
         if runner.iter == 0:
             # A checkpoint keeps the key.
@@ -93,21 +99,21 @@ class Reporter:
         self._write(
             begins=dict(
                 iter=runner.iter,
-                unit=schedule.unit,
-                annealing_at=schedule.annealing_at,
-                max_iters=schedule.schedule_iters,
+                unit=iterations.unit,
+                annealing_at=iterations.annealing_at,
+                max_iters=iterations.schedule_iters,
                 pass_length=schedule.pass_length,
-                slots_per_iter=schedule.slots_per_iter,
+                slots_per_iter=iterations.slots_per_iter,
                 policy=repr(policy),
                 # None if the checkpoint has none.
                 run=runner.message_hub.get_info(RUN_KEY)))
-        expected = forecast(policy, schedule, self._run.normalize)
+        expected = forecast(policy, iterations, self._run.normalize)
         if policy.prunes and schedule.prunes_nothing:
             self._warn(
                 f'nothing is pruned, because annealing begins at '
-                f'{schedule.unit} {schedule.annealing_at}, before the first '
-                f'pass over {schedule.pass_length} images ends. Train longer, '
-                'or raise `delta` if it is less than 1.')
+                f'{iterations.unit} {iterations.annealing_at}, before the '
+                f'first pass over {schedule.pass_length} images ends. Train '
+                'longer, or raise `delta` if it is less than 1.')
         elif expected.share == 1 and runner.iter == 0:
             self._warn(f'nothing is pruned, because {policy!r} keeps every '
                        'image. Change the `policy` of InfoBatchHook in '
@@ -144,10 +150,11 @@ class Reporter:
     def run_resumes(self, changes: List[str]) -> None:
         """Say that a run goes on with the plan of the checkpoint, and what has
         changed since then."""
-        run = self._run
-        place = (
-            f'the run goes on in virtual epoch {run.plans.current.epoch} at '
-            f'slot {run.ledger.position}')
+        stream = self._run.stream
+        plan = stream.current
+        epoch = plan.record.epoch if plan else 1
+        place = (f'the run goes on in virtual epoch {epoch} at '
+                 f'slot {stream.position}')
         self._info('; '.join([place, *changes]) + '.')
 
     def run_starts_afresh(self, reason: str) -> None:
@@ -156,26 +163,30 @@ class Reporter:
             f'{reason}. All scores start at 1, and nothing is pruned until '
             'every image was trained on once.')
 
-    def plan_begins(self, record: PlanRecord) -> None:
+    def plan_begins(self, plan: Dealt) -> None:
         """Report the virtual epoch that begins with this batch."""
+        record = plan.record
         if not record.logged:
             return
+        place = Place(plan.first_slot, plan.covered)
+        saved_iters = self._iterations.saved(place)
         pass_length = self._schedule.pass_length
         kept_share = record.kept / pass_length
         scalars: Dict[str, float] = dict(
             kept_share=kept_share,
             threshold=record.threshold,
             mean_score=record.mean_score,
-            saved_iters=record.saved_iters)
+            saved_iters=saved_iters)
         if record.variance_ratio is not None:
             scalars['variance_ratio'] = record.variance_ratio.value
-        if record.reliability is not None:
-            scalars['reliability'] = record.reliability
         self._add_scalars(**scalars)
-        self._write(**record.to_dict())
+        self._write(
+            **record.to_dict(),
+            iter=self._iterations.until(plan.first_slot),
+            saved_iters=saved_iters)
         threshold = (f', below a score of {record.threshold:.4f}'
                      if record.threshold else '')
-        saved = (f'{record.saved_iters:.0f} iterations saved so far, '
+        saved = (f'{saved_iters:.0f} iterations saved so far, '
                  if self._run.policy.prunes else '')
         self._info(
             f'virtual epoch {record.epoch}, {self._left()}: '
@@ -193,11 +204,11 @@ class Reporter:
 
     def _left(self) -> str:
         """Return how long pruning goes on."""
-        schedule = self._schedule
-        if schedule.annealing_at >= schedule.length:
+        iterations = self._iterations
+        if iterations.annealing_at >= iterations.length:
             return 'no annealing'
-        left = schedule.annealing_at - self._done
-        return (f'{left} {schedule.unit}s until annealing'
+        left = iterations.annealing_at - self._done
+        return (f'{left} {iterations.unit}s until annealing'
                 if left > 0 else 'annealing')
 
     def after_iter(self, batch_idx: int) -> None:
@@ -227,15 +238,13 @@ class Reporter:
     def run_ends(self) -> None:
         """Report what the run saved."""
         run, iteration = self._run, self._runner.iter
-        saved = run.saved_iters()
+        place, fresh_from = run.stream.place, self._schedule.fresh_from
+        saved = self._iterations.saved(place)
         self._add_scalars(saved_iters=saved)
         # Since all scores were 1.
-        pass_length = self._schedule.pass_length
-        fresh_from = self._schedule.fresh_from
-        covered = run.plans.covered(
-            run.ledger.position) - fresh_from / pass_length
-        visits = covered * pass_length
-        pruned = max(visits - (run.ledger.position - fresh_from), 0)
+        visits = place.covered - fresh_from
+        pruned = max(visits - (place.spent - fresh_from), 0)
+        epochs = visits / self._schedule.pass_length
         self._write(
             ends=dict(
                 iter=iteration,
@@ -246,7 +255,7 @@ class Reporter:
         self._info(f'{iteration} iterations covered as many passes as '
                    f'{iteration + saved:.0f} iterations of the baseline; '
                    f'{pruned:.0f} of {visits:.0f} visits of images were pruned'
-                   f' in {covered:.2f} virtual epochs.' +
+                   f' in {epochs:.2f} virtual epochs.' +
                    worth_in_words(run.worth, ' On average the', '.'))
 
 

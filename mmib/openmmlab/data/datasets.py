@@ -36,8 +36,7 @@ def image_numbers(dataset: Any) -> np.ndarray:
         return image_numbers(dataset.dataset)[dataset.repeat_indices]
     if isinstance(dataset, ConcatDataset):
         parts = [image_numbers(part) for part in dataset.datasets]
-        before = np.cumsum([0] +
-                           [part.max(initial=-1) + 1 for part in parts])
+        before = np.cumsum([0] + [part.max(initial=-1) + 1 for part in parts])
         return np.concatenate(
             [part + start for part, start in zip(parts, before)])
     if is_listed(dataset):

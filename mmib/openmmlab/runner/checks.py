@@ -14,9 +14,9 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import BatchSampler
 
 from ...errors import Refusal
-from ...run import Run
-from ...schedule import Schedule
+from ...run.run import Run
 from ..data.delivery import DeliveryCheck
+from .iterations import Iterations
 
 
 def needs_known_loop(instead_of: str) -> Refusal:
@@ -115,28 +115,29 @@ def check_ranks(run: Run, delivery: DeliveryCheck) -> None:
             ' machines.')
 
 
-def check_length(schedule: Schedule, prunes: bool = True) -> None:
+def check_length(iterations: Iterations, prunes: bool = True) -> None:
     """Check that a run has iterations, and two passes over the data if it
     prunes: nothing can be pruned in the first pass."""
-    size, batch = schedule.pass_length, schedule.slots_per_iter
-    if schedule.by_epoch:
-        if prunes and schedule.length < 2:
+    size, batch = iterations.schedule.pass_length, iterations.slots_per_iter
+    length = iterations.length
+    if iterations.schedule.by_epoch:
+        if prunes and length < 2:
             raise Refusal(
-                f'`train_cfg.max_epochs` is {schedule.length}, and InfoBatch '
+                f'`train_cfg.max_epochs` is {length}, and InfoBatch '
                 'needs 2 or more, because nothing can be pruned in the first '
                 'epoch: train for longer, or remove InfoBatchHook and '
                 'InfoBatchSampler. To try a config in a short time, take a '
                 'few images: `train_dataloader.dataset.indices=64`.')
-        if schedule.iters_per_epoch == 0:
+        if iterations.iters_per_epoch == 0:
             raise Refusal(
                 f'An iteration has {batch} images, the dataset {size}, and '
                 '`drop_last` leaves them all: lower '
                 '`train_dataloader.batch_size`, or remove '
                 '`train_dataloader.drop_last`.')
-    elif prunes and schedule.length * batch < 2 * size:
+    elif prunes and length * batch < 2 * size:
         raise Refusal(
-            f'`train_cfg.max_iters = {schedule.length}` with {batch} images '
-            f'in an iteration is {schedule.length * batch / size:.2f} passes '
+            f'`train_cfg.max_iters = {length}` with {batch} images '
+            f'in an iteration is {length * batch / size:.2f} passes '
             f'over {size} images. InfoBatch needs two passes, because nothing '
             'can be pruned in the first one: train for at least '
             f'{-(-2 * size // batch)} iterations, by a larger --ratio where '

@@ -6,9 +6,10 @@ from typing import Any, Dict, List, Optional
 from mmengine.hooks import Hook, ParamSchedulerHook
 from mmengine.runner import Runner
 
-from ...run import Run
-from ...schedule import PlanStart, StepSize
+from ...run.run import Run
+from ...stream.schedule import StepSize
 from .compat import expect_iters
+from .iterations import Iterations
 
 
 class ScheduleSteps(ParamSchedulerHook):
@@ -47,9 +48,9 @@ class ScheduleSteps(ParamSchedulerHook):
     def due(self) -> int:
         """Return how many steps this iteration stands for."""
         run, per_epoch = self._run, self._steps_per_epoch
-        assert run.plans.newest is not None and self._num_steps is not None
-        start = run.plans.newest.first_slot
-        done = per_epoch * (run.ledger.position - start) // (self._end - start)
+        assert run.stream.newest is not None and self._num_steps is not None
+        start = run.stream.newest.first_slot
+        done = per_epoch * (run.stream.position - start) // (self._end - start)
         due = max(run.epoch * per_epoch + done - self._num_steps, 0)
         self._num_steps += due
         return due
@@ -70,27 +71,41 @@ class ScheduleSteps(ParamSchedulerHook):
         self._num_steps = state_dict['_num_steps']
 
 
-def begin_epoch(runner: Runner, run: Run, steps: ScheduleSteps) -> None:
+def begin_epoch(runner: Runner, run: Run, iterations: Iterations,
+                steps: ScheduleSteps) -> None:
     """Draw the plan of the epoch that begins, or go on with the plan of a
     checkpoint within the epoch."""
-    ledger, schedule = run.ledger, run.schedule
-    loader = runner.train_dataloader
-    step = StepSize(schedule.slots_per_iter, loader.drop_last)
+    schedule, loader = run.schedule, runner.train_dataloader
+    step = StepSize(iterations.slots_per_iter, loader.drop_last)
     loader.sampler.set_epoch(runner.epoch)
-    if run.epoch != runner.epoch:
+    is_open = run.epoch == runner.epoch
+    while not is_open:
         # Slots of the epoch before that filled no batch are given up.
-        run.give_up_rest()
-        run.next_plan(runner.epoch, step)
-    run.prepare_rest(step)
+        run.stream.advance(run.stream.end)
+        run.next_plan(step)
+        # A Runner may have another count than a checkpoint.
+        is_open = run.epoch >= runner.epoch
+    run.fit(step)
+    stream = run.stream
     loader.sampler.begin_epoch()
     # With `drop_last` the loader leaves what doesn't fill a batch.
-    iters, slots = len(loader), ledger.end - ledger.position
-    steps.begin_epoch(ledger.position +
-                      min(iters * schedule.slots_per_iter, slots))
-    later = range(runner.epoch + 1, schedule.length)
+    iters = len(loader)
+    iterations.begin_epoch(stream, runner.iter, iters)
+    steps.begin_epoch(stream.position +
+                      min(iters * iterations.slots_per_iter, stream.left))
+    later = range(runner.epoch + 1, iterations.length)
     pruned = sum(
-        schedule.may_prune(PlanStart(ledger.end, epoch=epoch))
-        for epoch in later)
-    full = len(later) - pruned * (1 - run.expected_share())
-    iters += round(schedule.schedule_iters // schedule.length * full)
+        schedule.may_prune(epoch * schedule.pass_length) for epoch in later)
+    full = len(later) - pruned * (1 - _expected_share(run))
+    assert iterations.iters_per_epoch is not None
+    iters += round(iterations.iters_per_epoch * full)
     expect_iters(runner, runner.iter + iters, is_last=not later)
+
+
+def _expected_share(run: Run) -> float:
+    """Return the kept share to expect from the next plans that prune."""
+    newest, pass_length = run.stream.newest, run.schedule.pass_length
+    if newest is not None and newest.kept < pass_length:
+        return newest.kept / pass_length
+    share = run.policy.expected_share(run.schedule.first_progress())
+    return 1. if share is None else share

@@ -22,9 +22,10 @@ class Task:
     """The connection to a library. Derive a task from this class.
 
     In each batch with weights, a task weighs all losses by
-    :func:`~mmib.weigh.weigh_losses`, :func:`~mmib.weigh.weigh_gradients` or
-    :class:`InfoBatchLoss`, and gives each image a score by
-    :meth:`BatchContext.add_scores` or InfoBatchLoss. The score is NaN if only
+    :func:`~mmib.scores.weigh.weigh_losses`,
+    :func:`~mmib.scores.weigh.weigh_gradients` or :class:`InfoBatchLoss`, and
+    gives each image a score by :meth:`BatchContext.add_scores` or
+    InfoBatchLoss. The score is NaN if only
     gradients are known. For V, a task watches predictions by
     :meth:`BatchContext.watch`.
     """

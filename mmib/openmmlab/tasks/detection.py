@@ -24,7 +24,7 @@ from mmengine.utils import apply_to
 from torch import Tensor
 
 from ...errors import Refusal
-from ...weigh import row_norms, to_device, weigh_gradients
+from ...scores.weigh import row_norms, to_device, weigh_gradients
 from ..batch import BatchContext, Factor
 from . import Task
 from .heads import HeadTable

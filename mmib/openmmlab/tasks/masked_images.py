@@ -13,7 +13,7 @@ from torch import Tensor
 from ...errors import Refusal
 from ..batch import BatchContext
 from ..losses import register_unreduced
-from . import Task, classification  # noqa: F401 (registers the loss of BEiT)
+from . import Task, classification  # noqa: F401 (registers the loss of BEiT
 from .heads import HeadTable
 from .replace import follow_rows
 

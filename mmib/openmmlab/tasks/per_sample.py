@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from ...errors import Refusal
-from ...weigh import weigh_losses
+from ...scores.weigh import weigh_losses
 from ..batch import BatchContext, mean_images
 from . import Task
 

@@ -7,9 +7,9 @@ from mmengine.runner import Runner, load_checkpoint
 from mmpretrain.registry import MODELS
 
 from mmib import InfoBatchLoss
+from tests.helpers.segmentors import (assert_equal, infobatch_hook, state_of,
+                                      train_and_note, weights_of)
 from tests.system.operations import assert_few_more
-from tests.system.small_training import (assert_equal, infobatch_hook,
-                                         state_of, train_and_note, weights_of)
 
 from .small_classifier import config, train
 
@@ -46,7 +46,7 @@ def test_training_scores_each_image_and_saves_iterations(trained_on_mixtures):
     run = infobatch_hook(runner).run
     scores = run.tables.scores
     assert np.isfinite(scores).all() and (scores != 1).all()
-    assert run.saved_iters() > 1
+    assert state_of(runner)['iterations']['saved'] > 1
     assert not run.lacks_norms
     # Paths of samples tell what was delivered.
     assert state_of(runner)['paths_comparable'] == [True]

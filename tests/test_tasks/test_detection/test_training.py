@@ -12,9 +12,9 @@ from mmib import convert
 from mmib.errors import Refusal
 from mmib.openmmlab.batch import BatchContext
 from mmib_cli.zoo import resolve_config
-from tests.system import small_training
+from tests.helpers import segmentors as small_training
+from tests.helpers.processes import run_ranks
 from tests.system.operations import assert_few_more
-from tests.system.processes import run_ranks
 
 from . import small_detector as small
 

@@ -1,0 +1,520 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""A run: the stream of slots, the table of images, and the state that
+checkpoints keep."""
+import copy
+import zlib
+from dataclasses import replace
+from typing import (Any, Callable, Dict, List, NamedTuple, Optional, Sequence,
+                    Set)
+
+import numpy as np
+
+from ..errors import Refusal, damaged
+from ..plans import EpochPlan, Policy
+from ..ranks import World
+from ..scores.log import Merged, VisitLog
+from ..scores.table import Tables
+from ..scores.worth import MeanRatio, VarianceRatio
+from ..stream.baseline import BaselineOrder
+from ..stream.schedule import Place, Schedule, StepSize
+from ..stream.stream import Stream
+from .draw import Reading, Start, draw, read, reads_scores
+from .explain import Explanation, explain
+from .record import PlanRecord
+from .states import (VERSION, check_values, mismatch, to_arrays, to_current,
+                     to_tensors, what_changed)
+
+_LARGEST = np.iinfo(np.int32).max
+# What follows if the norms of gradients can't be seen, from the beginning or
+# from now on.
+_BY_LOSSES = ('V, what the choice of images is worth, is estimated from the '
+              'losses')
+_NO_MORE = 'V, what the choice of images is worth, is estimated no more'
+
+
+class Rest(NamedTuple):
+    """The rest of the open plan in steps of a size.
+
+    Args:
+        stream (Stream): The stream with this rest.
+        rng (np.random.Generator): The generator of plans after what was left
+            out was drawn.
+        is_cut (np.ndarray, optional): See :class:`~mmib.stream.stream.Fitted`.
+    """
+
+    stream: Stream
+    rng: np.random.Generator
+    is_cut: Optional[np.ndarray]
+
+
+class Run:
+    """One training with InfoBatch, from its first to its last step.
+
+    A run holds the parts and passes data between them. The sampler or loader
+    calls :meth:`next_plan` when too few slots are left. Each step adds its
+    visits to :attr:`log`. When a plan needs the scores, :meth:`merge` moves
+    the visits from the log to :attr:`tables`.
+
+    :class:`~mmib.openmmlab.InfoBatchHook` and :class:`~mmib.session.Session`
+    each have a run.
+
+    Args:
+        images (np.ndarray): Number of the image of each dataset index, from 0,
+            int64. An image that the dataset repeats has several indices.
+        policy (Policy): Draws the plans.
+        schedule (Schedule): How long the run is.
+        warn (Callable): Shows a sentence to the user.
+        shuffle (bool): Whether to shuffle. If not, plans in random order are
+            sorted into the order of the dataset. Defaults to True.
+        seed (int, optional): Random seed. None until :meth:`begin` is called.
+            Defaults to None.
+        ema (float): Share of the old score in the new one at each visit except
+            the first, in [0, 1). Defaults to 0.
+        normalize (bool): Whether the weights of a plan are divided by their
+            mean. Defaults to False.
+        score (str): What the score of a visit is: ``'loss'``, or
+            ``'gradient'``, the norm of the gradient. Defaults to ``'loss'``.
+        times (Callable, optional): ``times(numbers)`` returns the time of the
+            visit of each slot, from 1, integers of shape (K,). If None, the
+            slots until the visit. Defaults to None.
+        every_rank_trains (bool): Whether every rank trains on each of its
+            batches, as in MMEngine's loops. If not, a rank may skip batches,
+            so the ranks exchange their positions and the slots that they
+            trained on. Defaults to False.
+        observers (Sequence[Callable]): Each is called as ``observe(record,
+            plan)`` with every plan, before the plan is sorted and dealt.
+            Defaults to none.
+    """
+
+    def __init__(
+            self,
+            images: np.ndarray,
+            policy: Policy,
+            schedule: Schedule,
+            warn: Callable[[str], None],
+            shuffle: bool = True,
+            seed: Optional[int] = None,
+            ema: float = 0.,
+            normalize: bool = False,
+            score: str = 'loss',
+            times: Optional[Callable[[np.ndarray], np.ndarray]] = None,
+            every_rank_trains: bool = False,
+            observers: Sequence[Callable] = (),
+    ) -> None:
+        self.policy, self.schedule = _own(policy), schedule
+        self.normalize = normalize
+        self.stream = Stream(schedule.pass_length)
+        """Stream: The slots of all plans, and the position."""
+        self.log = VisitLog()
+        """VisitLog: The visits since the last merge."""
+        self.tables = Tables(images, ema, score)
+        """Tables: The record of each image."""
+        self.reading = Reading()
+        """Reading: The scores as they were last read."""
+        self.lacks_norms: Optional[bool] = None
+        """bool, optional: Whether losses stand in for norms, because norms
+        can't be seen. None until this is known."""
+        self.checksum = 0
+        """int: CRC-32 of all plans that pruned."""
+        self.warn, self._observers = warn, observers
+        self._times = times or (lambda numbers: numbers + 1)
+        self._every_rank_trains = every_rank_trains
+        self._said: Set[str] = set()  # Warnings that are shown once.
+        self.world = World()
+        """World: The ranks."""
+        self.baseline = BaselineOrder(len(images), shuffle, seed or 0)
+        """BaselineOrder: The order of full passes."""
+        self.seed = seed
+        self._rng = np.random.default_rng(seed or 0)
+
+    def begin(self, world: World, seed: Optional[int] = None) -> None:
+        """Set the ranks and, unless None, the random seed."""
+        self.world = world
+        if seed is not None:
+            self.seed = seed
+            self.baseline = self.baseline.reseeded(seed)
+            self._rng = np.random.default_rng(seed)
+
+    # Plans -------------------------------------------------------------------
+
+    def next_plan(self, step: Optional[StepSize] = None) -> bool:
+        """Draw the next plan, and append its slots to the stream. This is the
+        only event that draws a plan.
+
+        Args:
+            step (StepSize, optional): The steps of the epoch. None if the run
+                isn't by epochs. Defaults to None.
+
+        Returns:
+            bool: Whether there is another plan. If not, the stream has ended.
+        """
+        schedule, stream = self.schedule, self.stream
+        if schedule.end is not None and stream.end >= schedule.end:
+            return False
+        place, newest = stream.end_place, stream.newest
+        now = schedule.clock(place)
+        annealing = schedule.is_annealing(now)
+        reads = reads_scores(schedule, self.reading, place)
+        # Merge before scores are read. In annealing merge too: the log may
+        # still have visits of the last pruning plan, and old slots can go.
+        if newest and (reads or annealing):
+            self.merge(decides_norms=reads)
+        if reads:
+            self.reading = self.reading._replace(read_at=int(place.spent))
+            if schedule.may_prune(now) and self.tables.knows_scores:
+                self.reading = read(self.tables, self.reading,
+                                    schedule.pass_length)
+                self.tables.forget_sums()
+        epoch = int(place.covered // schedule.pass_length)
+        start = Start(
+            place,
+            epoch=newest.record.epoch + 1 if newest else epoch + 1,
+            begins_annealing=annealing and newest is not None
+            and not newest.annealing,
+            step=step)
+        plan, record = draw(self.policy, schedule, self.reading, start,
+                            self._rng, self.normalize)
+        logged_at = place.spent if record.logged else self.reading.logged_at
+        self.reading = self.reading._replace(sums=None, logged_at=logged_at)
+        # The first plan that prunes is drawn from few scores, and later plans
+        # correct it.
+        if newest and newest.record.note and record.note:
+            self._warn_once('note', record.note)
+        self._deal(plan, record, place)
+        return True
+
+    def _deal(self, plan: Optional[EpochPlan], record: PlanRecord,
+              place: Place) -> None:
+        """Append the slots of a plan to the stream."""
+        schedule, limit = self.schedule, self.schedule.room(place)
+        keeps, mean_weight = None, 1.
+        if plan is None:
+            indices = (
+                self.baseline.of_epoch(self.epoch + 1) if schedule.by_epoch
+                else self.baseline.next(schedule.pass_length, limit))
+            plan = EpochPlan.full(indices)
+        else:
+            is_kept = np.zeros(schedule.pass_length, bool)
+            is_kept[plan.indices] = True
+            self.tables.count_pruned(~is_kept)
+            keeps, mean_weight = np.packbits(is_kept), plan.mean_weight
+            plan = plan.cut(limit)
+            for column in (plan.indices, plan.weights):
+                self.checksum = zlib.crc32(
+                    np.ascontiguousarray(column).data, self.checksum)
+        for observe in self._observers:
+            observe(record, plan)
+        if plan.is_shuffled and not self.baseline.shuffle:
+            plan = plan.sorted()
+        self.stream.deal(plan, record.kept, mean_weight, record.annealing,
+                         keeps, record)
+
+    def _warn_once(self, key: str, text: str) -> None:
+        if key not in self._said:
+            self._said.add(key)
+            self.warn(text)
+
+    def fit(self, step: StepSize) -> None:
+        """Fit the rest of the open plan to the steps of this run, see
+        :meth:`Stream.fit`."""
+        self.take(self.fitted(step))
+
+    def fitted(self, step: StepSize) -> 'Rest':
+        """Return the rest of the open plan in steps of a size. The run stays
+        as it is."""
+        assert self.seed is not None
+        rng, newest = copy.deepcopy(self._rng), self.stream.newest
+        stream, is_cut, scale = self.stream.fit(step, rng, self.world,
+                                                self.seed)
+        if newest is not None and is_cut is not None:
+            fitted, record = stream.plans[-1], newest.record
+            # The counts of the tiers stay those of the plan as it was drawn.
+            record = replace(
+                record,
+                kept=fitted.kept,
+                mean_weight=round(record.mean_weight * scale, 6),
+                tiers=tuple(tier.scaled(scale) for tier in record.tiers))
+            stream.plans[-1] = replace(fitted, record=record)
+        if (newest is not None and stream.position == newest.first_slot
+                and step.drop_last and stream.left < step.slots):
+            self.warn(
+                f'nothing is trained on in epoch {self.epoch + 1}, because '
+                f'its plan has {stream.left} images, a step has {step.slots}, '
+                'and `drop_last` leaves them out: lower `batch_size`, remove '
+                '`drop_last`, or let the policy keep more images.')
+        return Rest(stream, rng, is_cut)
+
+    def take(self, rest: 'Rest') -> None:
+        """Go on with a rest of the open plan."""
+        # The position and the log may have moved on since.
+        rest.stream.advance(self.stream.position)
+        self.stream, self._rng = rest.stream, rest.rng
+        if rest.is_cut is not None:
+            self.tables.count_pruned(rest.is_cut)
+
+    # Progress ----------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """int: The epoch of the newest plan of a run by epochs, from 0. Before
+        the first plan, the last epoch that is over, or -1."""
+        covered = self.stream.end_place.covered
+        return round(covered / self.schedule.pass_length) - 1
+
+    @property
+    def kept_share(self) -> float:
+        """float: Share of the images that the plan in training keeps."""
+        plan = self.stream.current
+        return plan.kept / self.schedule.pass_length if plan else 1.
+
+    @property
+    def worth(self) -> VarianceRatio:
+        """VarianceRatio: Mean V of the run until the last merge, see
+        :mod:`mmib.worth`. NaN before V is known."""
+        return self.reading.mean_ratio.add(self.tables.sums).mean()
+
+    def explain(self, index: int) -> Optional[Explanation]:
+        """Explain why the newest plan keeps or leaves out the image of an
+        index, or return None before the first plan. Call this method on all
+        ranks."""
+        self.merge()
+        newest, size = self.stream.newest, self.schedule.pass_length
+        if newest is None:
+            return None
+        if not 0 <= index < size:
+            raise Refusal(f'There is no image {index}: the dataset has the '
+                          f'indices 0 to {size - 1}.')
+        return explain(index, int(self.tables.images[index]), newest.record,
+                       size, self.reading.scores, newest.keeps,
+                       vars(self.tables))
+
+    # Visits ------------------------------------------------------------------
+
+    def merge(self, decides_norms: bool = False) -> None:
+        """Add the visits of all ranks to the tables, and forget old plans.
+        Call this method on all ranks.
+
+        Args:
+            decides_norms (bool): Whether to conclude that norms can't be seen
+                if none is known by now. Defaults to False.
+        """
+        stream, tables = self.stream, self.tables
+        # Where every rank trains on each batch, all ranks have visits or none
+        # has, and annealing needs no collective.
+        if not self._every_rank_trains or len(self.log):
+            merged = self.log.merge(stream.first, stream.position,
+                                    self.checksum, self.world)
+            stream.advance(merged.position)
+            for numbers in (merged.numbers, merged.unscored):
+                tables.count_visits(stream.at(numbers).indices)
+            # In MMEngine, a batch is logged after its backward pass.
+            self._look_for_norms(merged, decides_norms
+                                 or self._every_rank_trains)
+            self._add(merged)
+        stream.forget_trained()
+
+    def _add(self, merged: Merged) -> None:
+        """Add the scores and norms of visits to the tables."""
+        stream, tables = self.stream, self.tables
+        before, norms = tables.non_finite, merged.norms
+        if self.lacks_norms:
+            # Negative losses are no norms.
+            is_negative = (merged.scores < 0).any()
+            if is_negative:
+                self._warn_once(
+                    'negative', 'losses are negative, so they can\'t stand in '
+                    'for norms, and V, what the choice of images is worth, is '
+                    'not known: give `weigh` the predictions.')
+            norms = np.full_like(norms,
+                                 np.nan) if is_negative else merged.scores
+        times = np.minimum(self._times(merged.numbers), _LARGEST)
+        tables.add(
+            stream.at(merged.numbers), times.astype(np.int32), merged.scores,
+            norms)
+        if not self.lacks_norms:
+            tables.add_late(stream.at(merged.late_numbers), merged.late_norms)
+        total = tables.non_finite
+        if total > before:
+            # The text differs each time, because MMEngine drops a warning
+            # that repeats.
+            self.warn(f'{total - before} scores of images were NaN or '
+                      f'infinite, {total} so far; these images keep the '
+                      'score they had before.')
+
+    def _look_for_norms(self, merged: Merged, decides: bool) -> None:
+        """Find out whether losses must stand in for norms, and warn if so.
+        With ``decides``, norms that are unknown by now can't be seen."""
+        has_other_term = self.log.has_other_term
+        norms = np.concatenate([merged.norms, merged.late_norms])
+        if not np.isnan(norms).all():
+            self.lacks_norms = False
+        elif decides and self.lacks_norms is None and len(merged.numbers):
+            self.lacks_norms = True
+            hint = '' if self._every_rank_trains else (
+                ' For a better estimate, give `weigh` the tensor that the '
+                'losses were computed from, not a part or a copy of it.')
+            if not has_other_term:
+                self.warn('the gradient at the predictions cannot be seen, so '
+                          f'{_BY_LOSSES}.{hint}')
+        if has_other_term and self.lacks_norms is not None:
+            self._warn_once(
+                'other term',
+                'another term than the losses uses the predictions, so their '
+                'gradient is not the gradient of the losses, and '
+                f'{_BY_LOSSES if self.lacks_norms else _NO_MORE}. Give the '
+                'losses and `weigh` a view of the predictions, and the other '
+                'term the predictions: `own = logits.view_as(logits)`.')
+
+    # State -------------------------------------------------------------------
+
+    def state_dict(self, merge: bool = True) -> Dict[str, Any]:
+        """Return everything that determines the rest of the run, as tensors
+        and plain Python values. Call this method on all ranks.
+
+        Args:
+            merge (bool): Whether to merge first. If not, all ranks must have
+                merged before, and a single rank may call the method. Defaults
+                to True.
+        """
+        if merge:
+            self.merge()
+        reading, stream = self.reading, self.stream.state_dict()
+        records = [plan.record.to_dict() for plan in self.stream.plans]
+        return dict(
+            version=VERSION,
+            seed=self.seed,
+            stream=stream,
+            # Of the plans in the state of the stream.
+            records=records[len(records) - len(stream['plans']):],
+            baseline=self.baseline.state_dict(),
+            rng=self._rng.bit_generator.state,
+            schedule=self.schedule.state_dict(),
+            plans_checksum=self.checksum,
+            reading=dict(
+                scores=to_tensors(reading.scores),
+                mean_score=reading.mean_score,
+                mean_ratio=tuple(reading.mean_ratio),
+                read_at=reading.read_at,
+                logged_at=reading.logged_at),
+            policy=repr(self.policy),
+            policy_type=_type_name(self.policy),
+            policy_state=to_tensors(self.policy.state_dict()),
+            normalize=self.normalize,
+            lacks_norms=self.lacks_norms,
+            tables=self.tables.state_dict())
+
+    def load_state_dict(
+            self,
+            state_dict: Dict[str, Any],
+            of_length: Optional[Sequence[str]] = None) -> List[str]:
+        """Resume where :meth:`state_dict` was called, on any number of ranks.
+        The open plans go on, and the policy of this run draws the next plans.
+        What this run has done before is discarded.
+
+        Args:
+            state_dict (dict): The state.
+            of_length (Sequence[str], optional): Sentences on what has changed
+                in the length of the run. If None, they count passes. Defaults
+                to None.
+
+        Returns:
+            list[str]: What has changed since the state was written.
+
+        Raises:
+            Refusal: If the state is damaged, of an unknown version, or of a
+                run with another number of images, another kind of score, or
+                another way of counting.
+        """
+        state, own = to_current(state_dict), self.state_dict(merge=False)
+        reason = mismatch(state, own)
+        if reason is not None:
+            raise Refusal(f'The run can\'t go on: {reason}.')
+        check_values(state, len(self.tables.images))
+        baseline, rng = self.baseline.reseeded(
+            state['seed']), np.random.default_rng()
+        try:
+            baseline.load_state_dict(state['baseline'])
+            rng.bit_generator.state = state['rng']
+        # torch and numpy check the states of their generators.
+        except Exception as error:
+            raise damaged('rng', f'is no state of a generator ({error})') \
+                from error
+        try:
+            records = [*map(PlanRecord.from_dict, state['records'])]
+        # A tier or a ratio may have too many values.
+        except (TypeError, ValueError, KeyError) as error:
+            raise damaged('records', f'are no plans ({error})') from error
+        stream = Stream(self.schedule.pass_length)
+        stream.load_state_dict(state['stream'], records)
+        reading = state['reading']
+        reading = Reading(**dict(
+            reading,
+            scores=to_arrays(reading['scores']),
+            mean_ratio=MeanRatio(*reading['mean_ratio'])))
+        policy, name = self.policy, _type_name(self.policy)
+        if state['policy_type'] == name:
+            policy = _resumed(policy, to_arrays(state['policy_state']))
+        # Nothing was written until here, so a refused state changes nothing.
+        is_same_policy = state['policy'] == repr(self.policy)
+        self.policy, self.baseline, self._rng = policy, baseline, rng
+        self.seed, self.log = state['seed'], VisitLog()
+        self.stream, self.reading = stream, reading
+        self.schedule.load_state_dict(state['schedule'])
+        self.checksum = state['plans_checksum']
+        self.lacks_norms = state['lacks_norms']
+        self.tables.load_state_dict(state['tables'])
+        if self.schedule.end is not None:
+            # This run may be shorter than the one before.
+            self.stream.drop_from(self.schedule.end)
+        if not is_same_policy:
+            # The tiers of the old policy mean nothing to the new policy.
+            self.tables.forget_sums()
+            self.stream.forget_tiers()
+        return what_changed(state, own, of_length)
+
+    def start_afresh(self, position: int, unspent: float = 0.) -> None:
+        """Go on from the middle of a training without scores. Call this method
+        on a new run, in which all scores are 1.
+
+        Args:
+            position (int): Slots of the training so far; by epochs slots of as
+                many full passes.
+            unspent (float): How many of these slots were pruned. Defaults to
+                0.
+        """
+        self.begin(self.world, self.seed)
+        self.stream = Stream(self.schedule.pass_length,
+                             Place(position, position))
+        self.schedule.fresh_from = position
+        self.schedule.zero = Place(unspent, 0)
+        if not self.schedule.by_epoch:
+            # The stream goes on with the rest of a full pass.
+            self.baseline.skip(position, self.schedule.pass_length)
+
+
+def _own(policy: Policy) -> Policy:
+    """Return a copy of a policy, so that what the policy learns in one run
+    stays in this run."""
+    try:
+        return copy.deepcopy(policy)
+    except Exception as error:
+        raise Refusal(
+            f'{type(policy).__name__} cannot be copied for this run ({error}):'
+            ' let the policy open files, locks and generators when it draws a '
+            'plan, and not before.') from error
+
+
+def _resumed(policy: Policy, state: Dict[str, Any]) -> Policy:
+    """Return a copy of a policy that goes on from a state."""
+    policy = _own(policy)
+    try:
+        policy.load_state_dict(state)
+    # A user's policy may raise anything.
+    except Exception as error:
+        raise damaged('policy_state',
+                      f'is not a state of {policy!r} ({error!r})') from error
+    return policy
+
+
+def _type_name(policy: Policy) -> str:
+    return f'{type(policy).__module__}.{type(policy).__qualname__}'

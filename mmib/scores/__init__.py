@@ -1,0 +1,2 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What was seen of the images."""

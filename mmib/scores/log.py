@@ -1,0 +1,349 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The log of visits, which the steps write.
+
+A visit is a slot that was trained on. In a step, a rank keeps the numbers of
+its slots on the host, and their scores and norms on the training device. Where
+a plan needs the scores, the ranks exchange their rows, and each rank copies
+them to the host once. All later computations are on arrays that are equal on
+all ranks.
+"""
+from typing import List, NamedTuple, Optional
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import Refusal
+from ..ranks import World, all_gather, world_of_process
+from .weigh import row_norms
+
+# Entries whose rows are packed at once: launching an operation costs more than
+# its few numbers.
+_PACKED_ENTRIES = 32
+# Largest mean relative error of norms, as where a gradient is of half
+# precision. A larger error shows that another term uses the predictions.
+_LARGEST_ERROR = 0.05
+# At most so many entries wait for a backward pass, which may never come.
+_MOST_WAITING = 1024
+
+
+class Entry:
+    """An entry of the log: the scores of some slots, and the norms that follow
+    in the backward pass.
+
+    The norm of image ``i`` is the norm of the gradient at row ``i`` of the
+    predictions, divided by the gradient that flows into loss ``i``. The
+    quotient is the norm of the gradient of the image's own loss, whatever the
+    reduction, the loss scaling, the gradient accumulation and the weights are.
+    The log divides many entries at once. A backward pass of another term, in
+    which no gradient flows into the losses, changes no norm.
+
+    Args:
+        numbers (np.ndarray): Number of each slot, int64 of shape (B,).
+        scores (Tensor): Raw score of each slot, float32 of shape (B,). The
+            entry keeps the tensor, so nothing else may write to it.
+        norms (Tensor, optional): Norm of each slot, float32 of shape (B,), if
+            the backward pass is over. Defaults to None.
+    """
+
+    __slots__ = ('numbers', 'scores', 'norms', 'flow', 'own_norms',
+                 'awaits_norms', '_has_new_flow')
+
+    def __init__(self,
+                 numbers: np.ndarray,
+                 scores: Tensor,
+                 norms: Optional[Tensor] = None) -> None:
+        self.numbers = numbers
+        self.scores = scores
+        self.norms = norms
+        """Tensor, optional: Norm of each slot, still to be divided by
+        :attr:`flow`, float32 of shape (B,). None until a gradient at the
+        predictions was seen."""
+        self.flow: Optional[Tensor] = None
+        """Tensor, optional: Gradient that flows into each loss, of shape (B,).
+        None stands for 1."""
+        self.own_norms: Optional[Tensor] = None
+        """Tensor, optional: Norm of each slot without other terms that use the
+        predictions, of shape (B,), to compare with :attr:`norms`."""
+        self.awaits_norms = False
+        """bool: Whether a backward pass is expected to note the norms."""
+        self._has_new_flow = False
+
+    def note_flow(self, gradient: Tensor) -> None:
+        """Note the gradient that flows into each loss, of shape (B,)."""
+        self.flow, self._has_new_flow = _without_graph(gradient), True
+
+    def note_gradient(self, gradient: Optional[Tensor]) -> None:
+        """Note the gradient at the predictions, of shape (B, ...), after
+        :meth:`note_flow`."""
+        if not self._has_new_flow:
+            return
+        self._has_new_flow = self.awaits_norms = False
+        # In a compiled step the predictions are inside the graph, and autograd
+        # passes None.
+        if gradient is not None:
+            self.norms = row_norms(_without_graph(gradient))
+
+    @property
+    def has_other_term(self) -> bool:
+        """bool: Whether another term uses the predictions, so that the norms
+        aren't those of the losses. Waits for the device."""
+        if self.own_norms is None or self.norms is None or self.flow is None:
+            return False
+        own, seen = torch.stack([self.own_norms,
+                                 self.norms / self.flow.abs()]).cpu().numpy()
+        known = np.isfinite(own) & np.isfinite(seen) & (own > 0) & (seen > 0)
+        if not known.any():
+            return False
+        other = np.abs(seen[known] / own[known] - 1)
+        return bool(np.minimum(other, 1).mean() > _LARGEST_ERROR)
+
+
+def _without_graph(gradient: Tensor) -> Tensor:
+    # With `create_graph=True`, gradients have a graph of their own.
+    return gradient.detach() if gradient.requires_grad else gradient
+
+
+class Merged(NamedTuple):
+    """The merged logs of all ranks.
+
+    Args:
+        position (int): The furthest position of all ranks.
+        numbers (np.ndarray): Numbers of the slots with a score, int64 of shape
+            (K,), increasing.
+        scores (np.ndarray): Score of each slot, float32 of shape (K,).
+        norms (np.ndarray): Norm of each slot, float32 of shape (K,). NaN where
+            the norm wasn't seen.
+        unscored (np.ndarray): Numbers of the slots that were visited without
+            a score, int64.
+        late_numbers (np.ndarray): Numbers of the slots whose scores were in an
+            earlier merge, before the backward pass, int64 of shape (L,),
+            increasing. Defaults to none.
+        late_norms (np.ndarray): Norm of each of these slots, float32 of shape
+            (L,). Defaults to none.
+    """
+
+    position: int
+    numbers: np.ndarray
+    scores: np.ndarray
+    norms: np.ndarray
+    unscored: np.ndarray
+    late_numbers: np.ndarray = np.empty(0, np.int64)
+    late_norms: np.ndarray = np.empty(0, np.float32)
+
+
+class VisitLog:
+    """The visits of this rank since the last merge.
+
+    Only :meth:`merge` waits for the device. On the device, the log takes 8
+    bytes for each visit of this rank.
+    """
+
+    def __init__(self) -> None:
+        self.has_other_term = False
+        """bool: Whether another term than the losses uses the predictions on
+        this rank. No norm is known then."""
+        self.probe: Optional[Entry] = None
+        """Entry, optional: The newest entry with :attr:`Entry.own_norms`."""
+        # Entries whose scores were merged before their backward pass.
+        self._late: List[Entry] = []
+        self._clear()
+
+    def _clear(self) -> None:
+        self._entries: List[Entry] = []
+        self._packed: List[Tensor] = []
+        self._numbers: List[np.ndarray] = []
+        self._unscored: List[np.ndarray] = []
+        self._pack_at = _PACKED_ENTRIES
+
+    def __len__(self) -> int:
+        """Return the number of calls that wrote to the log."""
+        return len(self._entries) + len(self._numbers) + len(self._unscored)
+
+    def record(self, entry: Entry) -> None:
+        """Add an entry. If several entries have the same slot, the last one
+        counts."""
+        entries = self._entries
+        entries.append(entry)
+        if len(entries) >= self._pack_at:
+            # Keep entries that await their backward pass, and all later ones:
+            # of two entries with the same slot, the later one counts.
+            waiting = next(
+                (i for i, each in enumerate(entries) if each.awaits_norms),
+                len(entries))
+            self._pack(max(waiting, len(entries) - _MOST_WAITING))
+            self._pack_at = len(self._entries) + _PACKED_ENTRIES
+
+    def record_unscored(self, numbers: np.ndarray) -> None:
+        """Add slots that were visited without a score."""
+        self._unscored.append(numbers)
+
+    def _pack(self, count: int) -> None:
+        entries, self._entries = self._entries[:count], self._entries[count:]
+        if entries:
+            self._packed.append(_rows_of(entries))
+            self._numbers += [entry.numbers for entry in entries]
+
+    def _pack_late(self) -> bool:
+        """Pack the norms of entries whose scores were merged already, before
+        all other entries. A minus sign marks these norms. Return whether there
+        are any."""
+        late = [entry for entry in self._late if not entry.awaits_norms]
+        if late:
+            rows = _rows_of(late)
+            # NaN has no sign that all devices agree on.
+            rows[1] = -rows[1].nan_to_num(torch.inf, torch.inf)
+            self._packed.insert(0, rows)
+            self._numbers[:0] = [entry.numbers for entry in late]
+        return bool(late)
+
+    def merge(self,
+              first: int,
+              position: int,
+              checksum: int,
+              world: World = World()) -> Merged:
+        """Merge the logs of all ranks, and empty the log of this rank. This
+        takes one collective of a few numbers and one of the rows.
+
+        Args:
+            first (int): Number of the first slot that the stream keeps. Visits
+                of earlier slots are left out.
+            position (int): The position of this rank.
+            checksum (int): A number that must be the same on all ranks.
+            world (World): The rank. If several processes have the same rank,
+                the values of the last of these processes count. Defaults to
+                the only rank.
+
+        Raises:
+            Refusal: If ranks drew different plans, or if the given ranks don't
+                fit together. If plans differ in length, the collectives of the
+                ranks don't match, and the process group fails first.
+        """
+        if self.probe is not None and not self.probe.awaits_norms:
+            self.has_other_term |= self.probe.has_other_term
+            self.probe = None
+        waiting = [
+            entry for entry in (*self._late, *self._entries)
+            if entry.awaits_norms
+        ]
+        self._pack(len(self._entries))
+        has_late = False
+        if self.has_other_term:
+            for rows in self._packed:
+                rows[1] = torch.nan
+        else:
+            has_late = self._pack_late()
+        values = torch.cat(self._packed, 1) if self._packed else torch.empty(
+            2, 0)
+        nothing = [np.empty(0, np.int64)]
+        numbers = np.concatenate(self._numbers or nothing)
+        unscored = np.concatenate(self._unscored or nothing)
+        unscored = unscored[unscored >= first]
+        is_old = numbers < first
+        if is_old.any():
+            kept = np.flatnonzero(~is_old)
+            numbers = numbers[kept]
+            values = values[:, torch.from_numpy(kept).to(values.device)]
+        self._clear()
+        # Their slots aren't forgotten yet.
+        self._late = [
+            entry for entry in waiting if (entry.numbers >= first).all()
+        ][-_MOST_WAITING:]
+        if world_of_process().size > 1:
+            return _gather(values, numbers, unscored, has_late, first,
+                           position, checksum, world)
+        scores, norms = values.cpu().numpy()
+        return _in_order(position, numbers, scores, norms, unscored, first)
+
+
+def _rows_of(entries: List[Entry]) -> Tensor:
+    """Return the scores and the norms of entries, float32 of shape (2, K)."""
+    scores = torch.cat([entry.scores for entry in entries])
+    norms = torch.cat([
+        torch.full_like(entry.scores, torch.nan)
+        if entry.norms is None else entry.norms for entry in entries
+    ])
+    if any(entry.flow is not None for entry in entries):
+        flows = torch.cat([
+            torch.ones_like(entry.scores) if entry.flow is None else entry.flow
+            for entry in entries
+        ])
+        norms = (norms / flows.abs()).float()
+    return torch.stack([scores, norms])
+
+
+def _gather(values: Tensor, numbers: np.ndarray, unscored: np.ndarray,
+            has_late: bool, first: int, position: int, checksum: int,
+            world: World) -> Merged:
+    """Merge the rows of all processes."""
+    rank, world_size = world
+    count, begin = len(numbers), (numbers[0] if len(numbers) else 0) - rank
+    every = begin + rank + world_size * np.arange(count)
+    is_regular = (
+        count > 0 and begin >= first and not (has_late or len(unscored))
+        and np.array_equal(numbers, every))
+    own = [position, checksum, rank, count, len(unscored), begin, is_regular]
+    heads = torch.stack(all_gather(torch.tensor(own, dtype=torch.int64)))
+    (positions, checksums, ranks, counts, others, begins,
+     regular) = heads.numpy().T
+    if len({*np.bincount(ranks, minlength=world_size).tolist()}) > 1:
+        raise Refusal(
+            f'The processes have the ranks {ranks.tolist()} of {world_size}: '
+            'give the Session the same `num_replicas` in all processes, and '
+            'each `rank` in equally many.')
+    if (checksums != checksum).any():
+        raise Refusal(
+            'The ranks drew different plans. A policy must take every random '
+            'choice from its argument `rng`: change the policy.')
+    position = int(positions.max())
+    if regular.all() and (counts == count).all() and (begins == begin).all():
+        # Every rank has visited exactly its own slots, so the numbers follow.
+        of_all = values.new_empty(2, world_size * count)
+        for k, rows in zip(ranks.tolist(), all_gather(values)):
+            of_all[:, k::world_size] = rows
+        scores, norms = of_all.cpu().numpy()
+        numbers = np.arange(begin, begin + world_size * count)
+        return Merged(position, numbers, scores, norms, unscored)
+    sizes = counts + others
+    if not sizes.any():
+        empty = np.empty(0, np.float32)
+        return Merged(position, numbers, empty, empty, unscored)
+    # On the CPU, because a rank without rows doesn't know the device of the
+    # other ranks.
+    signed = np.concatenate([numbers - first, ~(unscored - first)])
+    rows = torch.full((3, int(sizes.max())), torch.nan)
+    rows[:2, :count] = values.cpu()
+    rows[2, :len(signed)] = torch.from_numpy(signed.astype(np.int32)).view(
+        torch.float32)
+    gathered = torch.cat([
+        rows[:, :size] for rows, size in zip(all_gather(rows), sizes.tolist())
+    ], 1).numpy()
+    signed = gathered[2].view(np.int32).astype(np.int64)
+    scored = signed >= 0
+    return _in_order(position, signed[scored] + first, gathered[0, scored],
+                     gathered[1, scored], ~signed[~scored] + first, first)
+
+
+def _in_order(position: int, numbers: np.ndarray, scores: np.ndarray,
+              norms: np.ndarray, unscored: np.ndarray, first: int) -> Merged:
+    """Sort visits by their numbers, and keep the last visit of each slot. Put
+    norms apart whose visits were in an earlier merge."""
+    is_late = np.signbit(norms) & ~np.isnan(norms)
+    late = np.flatnonzero(is_late)[np.argsort(numbers[is_late], kind='stable')]
+    # The last row of a slot counts.
+    late = late[np.append(np.diff(numbers[late]) > 0, True)[:len(late)]]
+    late_numbers, late_norms = numbers[late], -norms[late]
+    if len(late):
+        numbers, scores, norms = (
+            each[~is_late] for each in (numbers, scores, norms))
+    if (numbers[1:] <= numbers[:-1]).any():
+        rows = np.full(int(numbers.max()) + 1 - first, -1, np.int64)
+        # If an entry gets several values, numpy writes the last one.
+        rows[numbers - first] = np.arange(len(numbers))
+        rows = rows[rows >= 0]
+        numbers, scores, norms = numbers[rows], scores[rows], norms[rows]
+    # A slot that was scored as well counts once.
+    if len(unscored):
+        unscored = np.setdiff1d(unscored, numbers)
+    return Merged(position, numbers, scores, norms, unscored, late_numbers,
+                  late_norms)

@@ -1,0 +1,2 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Which slot comes next, and where a run is."""

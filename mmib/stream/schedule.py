@@ -1,0 +1,222 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""How long a run is, and when its plans may prune. Everything is counted in
+slots."""
+import numbers
+from typing import Any, Dict, NamedTuple, Optional, Tuple
+
+from ..errors import Refusal
+from ..plans import Progress
+
+
+class Place(NamedTuple):
+    """Where a run is, in slots.
+
+    The difference of the two numbers is what the run has saved.
+
+    Args:
+        spent (float): Slots that the run has dealt, or given up.
+        covered (float): Slots that the baseline would have dealt for as many
+            passes. A pruned epoch covers a full pass.
+    """
+
+    spent: float
+    covered: float
+
+
+class StepSize(NamedTuple):
+    """The size of the steps of an epoch. The last step of a plan that prunes
+    must not be smaller than the last step of a full pass.
+
+    Args:
+        slots (int): Slots of a step, of all ranks.
+        drop_last (bool): Whether the data loader leaves out the slots that
+            fill no step.
+    """
+
+    slots: int
+    drop_last: bool
+
+    def tail(self, kept: int, pass_length: int) -> int:
+        """Return how many of ``kept`` slots to give up. The last step is then
+        at least as large as the last step of a full pass: BatchNorm fails on a
+        batch of one image. Plans of less than a step give up nothing.
+        """
+        tail = kept % self.slots
+        last_of_baseline = pass_length % self.slots or self.slots
+        needed = self.drop_last or tail < last_of_baseline
+        return tail if kept >= self.slots and needed else 0
+
+
+def check_fractions(delta: float, start: float, place: str) -> None:
+    """Check the fractions of a run between which plans may prune.
+
+    Args:
+        delta (float): See :meth:`Schedule.of`.
+        start (float): See :meth:`Schedule.of`.
+        place (str): Where the user gives the arguments, such as ``'of a
+            Session'``.
+    """
+    for name, value in dict(delta=delta, start=start).items():
+        if not isinstance(value, numbers.Real):
+            raise Refusal(f'`{name}` {place} must be a number, but got '
+                          f'{value!r}.')
+    if not 0 <= delta <= 1:
+        raise Refusal(
+            f'`delta` {place} is the fraction of the run after which nothing '
+            f'is pruned, and must be in [0, 1], but got {delta}.')
+    if not 0 <= start < 1 or 0 < delta <= start:
+        raise Refusal(
+            f'`start` {place} is the fraction of the run before which nothing '
+            f'is pruned, and must be in [0, 1) and less than `delta={delta}`, '
+            f'but got {start}.')
+
+
+class Schedule:
+    """The length of a run, and when its plans may prune.
+
+    A run has a clock, which counts slots. The clock of a run by epochs shows
+    what the run has covered: such a run has as many epochs as the baseline,
+    with fewer slots in each. The clock of any other run shows what the run has
+    spent.
+
+    Args:
+        pass_length (int): Slots of a full pass.
+        length (int): Length of the run on the clock.
+        begin (int): Time before which nothing is pruned.
+        annealing (int): Time from which on nothing is pruned.
+        by_epoch (bool): Whether each plan is an epoch.
+        first_pass (int, optional): Slots until each index of the dataset was
+            dealt once, which for a RepeatDataset are several passes. If None,
+            ``pass_length``. Defaults to None.
+        end (int, optional): The slot at which the stream ends. None where the
+            loop ends the run. Defaults to None.
+        min_gap (int): Minimum number of slots between two reads of the scores,
+            and between two plans in the log, with few exceptions. Defaults to
+            0.
+    """
+
+    def __init__(self,
+                 pass_length: int,
+                 length: int,
+                 begin: int,
+                 annealing: int,
+                 by_epoch: bool,
+                 first_pass: Optional[int] = None,
+                 end: Optional[int] = None,
+                 min_gap: int = 0) -> None:
+        self.pass_length, self.length = pass_length, length
+        self.begin, self.annealing = begin, annealing
+        self.by_epoch, self.end, self.min_gap = by_epoch, end, min_gap
+        self.first_pass = first_pass or pass_length
+        self.zero = Place(0, 0)
+        """Place: Where a run of this batch size would have begun. Other than
+        (0, 0) after a resume with another batch size or without scores, and
+        may be negative."""
+        self.fresh_from = 0
+        """int: The slot at which all scores were last reset to 1."""
+
+    @classmethod
+    def of(cls, pass_length: int, count: int, size: int, delta: float,
+           start: float, **kwargs: Any) -> 'Schedule':
+        """Return the schedule of a run of so many steps or epochs.
+
+        Args:
+            pass_length (int): Slots of a full pass.
+            count (int): Number of steps or epochs.
+            size (int): Slots of each of them.
+            delta (float): Fraction of the run after which nothing is pruned,
+                in [0, 1]. The number of steps or epochs is rounded.
+            start (float): Fraction of the run before which nothing is pruned.
+            **kwargs: Other arguments of :class:`Schedule`.
+        """
+        return cls(pass_length, count * size,
+                   round(start * count) * size,
+                   round(delta * count) * size, **kwargs)
+
+    def clock(self, place: Place) -> float:
+        """Return the time at a place."""
+        if self.by_epoch:
+            return place.covered - self.zero.covered
+        return place.spent - self.zero.spent
+
+    @property
+    def prune_from(self) -> float:
+        """float: The time from which on a plan may prune. Each image is dealt
+        once before."""
+        # Passes begin at multiples of their length in the stream. By epochs,
+        # the clock counts passes itself.
+        zero = 0 if self.by_epoch else self.zero.spent
+        return max(
+            _whole(self.begin + zero, self.pass_length),
+            _whole(self.fresh_from, self.first_pass) + self.first_pass) - zero
+
+    def may_prune(self, now: float) -> bool:
+        """Return whether a plan that begins now may prune."""
+        return self.prune_from <= now < self.annealing
+
+    def is_annealing(self, now: float) -> bool:
+        """Return whether a plan that begins now belongs to annealing."""
+        return now >= self.annealing
+
+    @property
+    def prunes_nothing(self) -> bool:
+        """bool: Whether annealing begins before anything can be pruned."""
+        return self.prune_from >= self.annealing
+
+    def room(self, place: Place) -> Optional[int]:
+        """Return how many slots a plan may have until annealing begins or the
+        stream ends, or None for any number. By epochs, annealing begins with a
+        new plan anyway."""
+        now = self.clock(place)
+        if not self.by_epoch and not self.is_annealing(now):
+            return int(self.annealing - now)
+        return None if self.end is None else self.end - int(place.spent)
+
+    def progress(self, place: Place) -> Progress:
+        """Return the progress that a policy gets for a plan at a place."""
+        return Progress(
+            spent=place.spent - self.zero.spent,
+            covered=place.covered - self.zero.covered,
+            annealing=self.length - self.annealing,
+            length=self.length,
+            of_baseline=self.by_epoch)
+
+    def first_progress(self) -> Progress:
+        """Return the progress that a policy gets for the first plan that
+        prunes. All plans until then are full."""
+        first = self.prune_from
+        if self.by_epoch:
+            return self.progress(Place(first, first))
+        spent, covered = self.zero
+        return self.progress(Place(first + spent, first + covered))
+
+    def outcome(self, share: float) -> Tuple[float, float]:
+        """Forecast a run whose pruning plans keep ``share`` of the images.
+
+        Returns:
+            tuple[float, float]: The slots that the run spends and covers.
+        """
+        pruned = max(self.annealing - self.prune_from, 0)
+        if self.by_epoch:
+            return self.length - pruned * (1 - share), self.length
+        return self.length, self.length + pruned * (1 / share - 1)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Return plain Python values."""
+        return dict(
+            by_epoch=self.by_epoch,
+            pass_length=self.pass_length,
+            annealing=self.annealing,
+            zero=list(self.zero),
+            fresh_from=self.fresh_from)
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Resume where :meth:`state_dict` was called. The length and the
+        fractions stay those of this run."""
+        self.zero = Place(*state_dict['zero'])
+        self.fresh_from = state_dict['fresh_from']
+
+
+def _whole(slot: float, size: int) -> float:
+    """Return the first multiple of a size that isn't less than a slot."""
+    return -(-slot // size) * size

@@ -1,0 +1,2 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What tests of several folders use."""
