@@ -716,20 +716,20 @@ def test_the_checksum_is_that_of_each_plan():
     assert len({last_checksum(changed) for changed in (None, 0, 1, 2, 3)}) == 5
 
 
-def test_policies_are_told_the_norms_of_their_tiers():
+def test_policies_get_the_norms_of_their_tiers():
     """Those of the visits since the last plan, which are of it where nothing
     is in flight."""
 
     class Listening(QuantileTiers):
 
         def begin_plan(self, progress):
-            told.append(progress.norms)
+            got.append(progress.norms)
 
-    told = []
+    got = []
     training = DrivenRun(Listening(), batch_size=1).train(51)
     plans = [pair for pair in training.plans if not pair[1].is_full]
-    assert np.isnan(told[0][0]).all() and len(told) == len(plans)
-    for (record, plan), norms in zip(plans, told[1:]):
+    assert np.isnan(got[0][0]).all() and len(got) == len(plans)
+    for (record, plan), norms in zip(plans, got[1:]):
         # The losses are the squares of the norms.
         losses = (plan.indices + 1) / (2. + record.first_slot +
                                        np.arange(len(plan)))

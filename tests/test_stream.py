@@ -307,6 +307,7 @@ def test_a_stream_is_a_list(operations, begin, seed, world, drop_last):
                 state, records[len(records) - len(state['plans']):])
             # What is trained on was merged before.
             models.begins = models.place(models.current, models.position)
+            assert (state['position'], state['covered']) == models.begins
             while models.plans and models.plans[0] is not models.current:
                 models.plans.pop(0)
             for plan in models.plans:
@@ -432,6 +433,31 @@ def test_what_a_plan_of_a_stream_covers():
     # Of 10 slots, annealing leaves 4.
     stream.deal(plan_of(rng, 4), 10)
     assert stream.end_place == pytest.approx((19, 31.5 + SIZE * 1.4))
+
+
+def test_repeated_slots_depend_on_the_seed_and_the_position():
+    """And not on what plans are drawn with. Each slot of the rest is repeated
+    about as often."""
+    chosen = {}
+    for begin, seed in itertools.product(range(20), repeat=2):
+        stream = stream_of(7, begin=begin)
+        rngs = (np.random.default_rng(number) for number in range(2))
+        one, other = (
+            stream.fit(StepSize(1, False), rng, World(0, 5),
+                       seed).stream.at(np.arange(begin + 7,
+                                                 begin + 10)).weights.tolist()
+            for rng in rngs)
+        assert one == other
+        chosen[begin, seed] = [*map(stream.rest().weights.tolist().index, one)]
+    for axis in range(2):
+        rows = [chosen[key] for key in chosen if key[axis] == 7]
+        assert len({*map(tuple, rows)}) > 10
+    counts = np.bincount(np.concatenate([*chosen.values()]), minlength=7)
+    # The plan has weights that come twice, of which the first is counted.
+    weights = stream_of(7).rest().weights
+    expected = np.bincount([*map(weights.tolist().index, weights)],
+                           minlength=7) * counts.sum() / 7
+    np.testing.assert_allclose(counts, expected, rtol=0.25)
 
 
 def test_memory_does_not_grow():
