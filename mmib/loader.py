@@ -38,7 +38,7 @@ class Cursor:
         self.step = step
         self.begin = self.next_slot = begin
         self.gives_up = gives_up
-        self.num_issued = 0
+        self.num_issued = self.num_given_up = 0
         self.has_ended = self.is_stale = False
         self._in_flight: Deque[Slots] = deque()
 
@@ -129,7 +129,7 @@ class Dealer:
         self._cursor = None
         if before is not None and before.has_ended and before.num_issued and (
                 self._weighed_until <= before.begin):
-            self._note_unweighed(before.num_issued)
+            self._note_unweighed(before)
         self._same = batch_size, drop_last, num_prefetched
         if self._is_in_use:
             self._agree()
@@ -185,19 +185,24 @@ class Dealer:
                      'them out.')
         run.stream.advance(end)
 
-    def _note_unweighed(self, num_batches: int) -> None:
+    def _note_unweighed(self, cursor: Cursor) -> None:
         """Warn that an iterator has ended with nothing weighed. After several
         such iterators, refuse to go on, because no epoch would ever end. A
         loop may skip a few batches, even if an epoch has no others."""
+        if cursor.num_given_up:
+            self._run.warn(
+                f'{cursor.num_given_up} images are given up, because an '
+                'iterator has delivered them, and none of them was weighed.')
+            return
         text = ('an iterator of the loader has ended, and nothing was weighed.'
                 ' Call `session.weigh` in each step of training. To look at '
                 'all images, for validation or statistics of BatchNorm, take a'
                 ' plain `DataLoader(dataset)`.')
         if self._num_unweighed == 0:
             self._run.warn(text)
-        elif self._num_unweighed + num_batches >= _MOST_UNWEIGHED:
+        elif self._num_unweighed + cursor.num_issued >= _MOST_UNWEIGHED:
             raise Refusal(f'Once more {text}')
-        self._num_unweighed += num_batches
+        self._num_unweighed += cursor.num_issued
 
     @staticmethod
     def _check_step(step: StepSize, size: int) -> None:
@@ -324,10 +329,8 @@ class Dealer:
         if self._rest is not None and self._choice == 0:
             self._choice = 1
             run.take(self._rest)
-        left = run.stream.left
-        if left and self._weighed_until <= cursor.begin:
-            run.warn(f'{left} images are given up, because an iterator has '
-                     'delivered them, and none of them was weighed.')
+        # A framework may hold batches that are weighed later.
+        cursor.num_given_up = run.stream.left
         run.stream.advance(run.stream.end)
 
     def note_weighed(self, slots: Slots) -> None:

@@ -29,6 +29,9 @@ _LARGEST = np.iinfo(np.int32).max
 # from now on.
 _BY_LOSSES = ('V, what the choice of images is worth, is estimated from the '
               'losses')
+_NEGATIVE = (
+    'V, what the choice of images is worth, is not known: the losses, '
+    'which would stand in for norms, are negative')
 _NO_MORE = 'V, what the choice of images is worth, is estimated no more'
 
 
@@ -321,10 +324,7 @@ class Run:
             # Negative losses are no norms.
             is_negative = (merged.scores < 0).any()
             if is_negative:
-                self._warn_once(
-                    'negative', 'losses are negative, so they can\'t stand in '
-                    'for norms, and V, what the choice of images is worth, is '
-                    'not known: give `weigh` the predictions.')
+                self._warn_once('negative', f'{_NEGATIVE}.')
             norms = np.full_like(norms,
                                  np.nan) if is_negative else merged.scores
         times = np.minimum(self._times(merged.numbers), _LARGEST)
@@ -350,12 +350,16 @@ class Run:
             self.lacks_norms = False
         elif decides and self.lacks_norms is None and len(merged.numbers):
             self.lacks_norms = True
+            text = _BY_LOSSES
+            if (merged.scores < 0).any():
+                self._said.add('negative')
+                text = _NEGATIVE
             hint = '' if self._every_rank_trains else (
                 ' For a better estimate, give `weigh` the tensor that the '
                 'losses were computed from, not a part or a copy of it.')
             if not has_other_term:
                 self.warn('the gradient at the predictions cannot be seen, so '
-                          f'{_BY_LOSSES}.{hint}')
+                          f'{text}.{hint}')
         if has_other_term and self.lacks_norms is not None:
             self._warn_once(
                 'other term',

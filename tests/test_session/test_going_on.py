@@ -231,7 +231,7 @@ def test_a_stream_may_be_cut_short(at, drop_last):
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         rest.load_state_dict(state_of(part))
-    slots = slots_of(go_on(rest, 2, drop_last=drop_last))
+        slots = slots_of(go_on(rest, 2, drop_last=drop_last))
     left = max(rest.num_samples - at, 0)
     assert len(slots) == left - left % 2 * drop_last
     assert rest.progress == 1

@@ -122,10 +122,11 @@ def test_a_pass_without_weigh_says_what_it_gives_up(batch_size, given_up):
     """The epoch is over, as something of its plan was weighed before."""
     session, _ = within_an_epoch()
     assert session.epoch == 1
-    with said('epoch 2', f'{given_up} images are given up'):
-        count = sum(len(slots) for slots, _ in session.loader(batch_size))
+    count = sum(len(slots) for slots, _ in session.loader(batch_size))
     assert count == given_up and session.epoch == 2
-    train(session, session.loader(10))
+    # A framework may hold the batches, and weigh them later.
+    with said(f'{given_up} images are given up'):
+        train(session, session.loader(10))
     assert session.epoch == 3
 
 

@@ -219,7 +219,8 @@ def test_a_look_at_the_end_of_a_stream():
     loop(session, 4, 11)
     loader = session.loader(4, drop_last=True)
     assert session.progress < 1
-    assert next(iter(loader), None) is None
+    with said('the last '):
+        assert next(iter(loader), None) is None
     assert session.progress == 1 and not [*loader]
 
 
