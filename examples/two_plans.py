@@ -4,14 +4,14 @@ loop or a Runner."""
 import numpy as np
 
 from mmib.pruning import EpochPlan, MeanThreshold, Progress, draw_plan
-from mmib.scores.table import Tables
+from mmib.scores.table import ImageTable
 from mmib.stream.stream import Stream
 from mmib.worth import from_sums
 
 rng = np.random.default_rng(0)
 losses = np.array([0.1, 0.2, 0.3, 0.4, 2.0, 3.0], np.float32)
 stream = Stream(pass_length=6)
-tables = Tables(images=np.arange(6))  # All scores are 1.
+tables = ImageTable(images=np.arange(6))  # All scores are 1.
 
 
 def train(plan, iteration):

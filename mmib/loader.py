@@ -3,6 +3,7 @@
 with its slots, and the rules by which iterators share one stream of slots."""
 import operator
 from collections import deque
+from enum import IntEnum
 from typing import Any, Deque, Dict, Iterator, List, Optional, Tuple
 
 import torch
@@ -11,14 +12,24 @@ from torch.utils.data import DataLoader, Dataset
 
 from .errors import Refusal
 from .ranks import World, all_gather, random_seed, world_of_process
-from .run.run import Rest, Run
+from .run.run import Run
 from .stream.schedule import StepSize
 from .stream.slots import Slots
+from .stream.stream import Rest
 
 # Batches that iterators in a row deliver without any `weigh` before a refusal.
 _MOST_UNWEIGHED = 20
 # Arguments of DataLoader that plans take the place of.
 _OF_PLANS = ('shuffle', 'sampler', 'batch_sampler')
+
+
+class Weighed(IntEnum):
+    """What was weighed since an iterator has begun, whose rest was cut for
+    another batch size."""
+
+    NOTHING = 0
+    REST = 1  # Slots of the rest.
+    OLDER = 2  # Slots of an older iterator.
 
 
 class Cursor:
@@ -27,6 +38,8 @@ class Cursor:
     Args:
         step (StepSize): The steps of the iterator.
         begin (int): Position in the stream where the iterator begins.
+        rest (Rest, optional): A cut rest of the open plan that the iterator
+            deals from, until the run goes on with the rest. Defaults to None.
         gives_up (bool): Whether the iterator has no batch, because the slots
             that are left fill none and were given up. Defaults to False.
     """
@@ -34,12 +47,14 @@ class Cursor:
     def __init__(self,
                  step: StepSize,
                  begin: int,
+                 rest: Optional[Rest] = None,
                  gives_up: bool = False) -> None:
         self.step = step
         self.begin = self.next_slot = begin
+        self.rest, self.weighed = rest, Weighed.NOTHING
         self.gives_up = gives_up
         self.num_issued = self.num_given_up = 0
-        self.has_ended = self.is_stale = False
+        self.has_ended = False
         self._in_flight: Deque[Slots] = deque()
 
     def issue(self, slots: Slots) -> List[int]:
@@ -80,10 +95,6 @@ class Dealer:
         # The arguments of the newest iterator, which all ranks must share.
         self._same: Tuple[int, ...] = ()
         self._has_ranks = False
-        # A cut rest that the newest iterator deals from, and what was weighed
-        # since: nothing (0), slots of the rest (1), or older slots (2).
-        self._rest: Optional[Rest] = None
-        self._choice = 0
         # Whether any slot was weighed, or any iterator has ended. Until then,
         # a single rank may iterate by itself if the Session got a seed.
         self._is_in_use = False
@@ -126,58 +137,55 @@ class Dealer:
         self.fix_ranks()
         run, before = self._run, self._cursor
         step = StepSize(batch_size * run.world.size, drop_last)
-        self._cursor = None
         if before is not None and before.has_ended and before.num_issued and (
                 self._weighed_until <= before.begin):
             self._note_unweighed(before)
         self._same = batch_size, drop_last, num_prefetched
         if self._is_in_use:
             self._agree()
-        self._rest, self._choice = None, 0
+        self._cursor, rest, stream = None, None, run.stream
         # An empty iterator of a loop that ends with the run.
         may_be_empty = before is not None and before.gives_up
         if run.schedule.by_epoch:
-            self._open_plan(step, may_be_empty)
-            stream = run.stream if self._rest is None else self._rest.stream
+            rest = self._rest_of_epoch(step, may_be_empty)
+            stream = rest.stream
+            if rest.is_cut is None:
+                run.go_on_with(rest)
+                rest = None
         else:
             if self.has_ended and not may_be_empty:
                 raise _over('The stream of the Session is over')
             self._check_step(step, run.schedule.length)
-            stream = run.stream
         end = stream.end if run.schedule.end is None else run.schedule.end
         left = end - stream.position
         gives_up = drop_last and 0 < left < step.slots
         if gives_up:
             self._give_up(end)
-        self._cursor = Cursor(step, run.stream.position, gives_up)
+        self._cursor = Cursor(step, run.stream.position, rest, gives_up)
         return self._cursor
 
-    def _open_plan(self, step: StepSize, may_be_empty: bool) -> None:
-        """Draw the plan of the next epoch if the open plan is over, and fit
-        the rest of the open plan to the steps."""
+    def _rest_of_epoch(self, step: StepSize, may_be_empty: bool) -> Rest:
+        """Return the rest of the open plan in these steps. If the open plan is
+        over, draw the plan of the next epoch."""
         run, newest = self._run, self._run.stream.newest
         size = run.schedule.pass_length
         num_epochs = run.schedule.length // size
         if run.stream.left == 0:
-            if run.epoch + 1 < num_epochs:
+            if run.epoch < num_epochs:
                 self._check_step(step, size)
                 run.next_plan(step)
             elif not may_be_empty:
                 raise _over(f'The {num_epochs} `epochs` of the Session are '
                             'over')
         elif newest is not None and run.stream.position > newest.first_slot:
-            run.warn(f'epoch {run.epoch + 1} goes on with the '
+            run.warn(f'epoch {run.epoch} goes on with the '
                      f'{run.stream.left} images that are left.')
-        rest = run.fitted(step)
-        if rest.is_cut is None:
-            run.take(rest)
-        else:
-            self._rest, self._choice = rest, 0
+        return run.rest_for(step)
 
     def _give_up(self, end: int) -> None:
         """Give up the slots that fill no batch, and say how many."""
         run, newest = self._run, self._run.stream.newest
-        # `fitted` has warned where a whole plan of an epoch is too small.
+        # `rest_for` has warned where a whole plan of an epoch is too small.
         if not (run.schedule.by_epoch and newest
                 and run.stream.position == newest.first_slot):
             run.warn(f'the last {end - run.stream.position} images are given '
@@ -215,11 +223,13 @@ class Dealer:
     def _agree(self) -> None:
         """Move to the furthest position of all ranks, and refuse arguments
         that differ between ranks."""
-        run = self._run
+        run, cursor = self._run, self._cursor
         assert run.seed is not None
         own = [
-            run.stream.position, self._choice, *self._same, run.seed,
-            len(run.tables.images), run.schedule.length, run.checksum
+            run.stream.position,
+            Weighed.NOTHING if cursor is None else cursor.weighed, *self._same,
+            run.seed,
+            len(run.table.images), run.schedule.length, run.checksum
         ]
         rows = torch.stack(all_gather(torch.tensor(own, dtype=torch.int64)))
         names = ('batch_size', 'drop_last',
@@ -232,33 +242,29 @@ class Dealer:
                     'must train on parts of the same batches: give all ranks '
                     'the same arguments, and let a policy take every random '
                     'choice from its argument `rng`.')
-        choices = {*rows[:, 1].tolist()} - {0}
-        if len(choices) > 1:
+        weighed = {*map(Weighed, rows[:, 1].tolist())} - {Weighed.NOTHING}
+        if len(weighed) > 1:
             raise Refusal(
                 'Some ranks have weighed slots of the newest iterator, and '
                 'others slots of an iterator before with another batch size: '
                 'weigh slots of the newest iterator on all ranks.')
-        self._choice = max(choices, default=0)
-        self._settle()
+        if cursor is not None and weighed:
+            self._note(cursor, weighed.pop())
+            cursor.rest = None
         run.stream.advance(int(rows[:, 0].max()))
 
-    def _settle(self) -> None:
-        """Take over the rest of the newest iterator if any rank has weighed
-        slots of the rest. If older slots were weighed, drop the rest, and
-        refuse the iterator."""
-        rest, choice = self._rest, self._choice
-        if rest is None or choice == 0:
-            return
-        if choice == 1 and self._run.stream is not rest.stream:
-            self._run.take(rest)
-        if choice == 2 and self._cursor is not None:
-            self._cursor.is_stale = True
-        self._rest, self._choice = None, 0
+    def _note(self, cursor: Cursor, weighed: Weighed) -> None:
+        """Note what was weighed since an iterator has begun. If slots of its
+        rest were weighed, the run goes on with the rest."""
+        if cursor.rest is not None and cursor.weighed is Weighed.NOTHING:
+            cursor.weighed = weighed
+            if weighed is Weighed.REST:
+                self._run.go_on_with(cursor.rest)
 
     def agree_on_rest(self) -> None:
         """Let all ranks agree on the rest that the run goes on with. Called on
         all ranks, which have the same iterators."""
-        if self._rest is not None:
+        if self._cursor is not None and self._cursor.rest is not None:
             self._agree()
 
     def may_weigh(self, slots: Slots) -> bool:
@@ -266,8 +272,10 @@ class Dealer:
         if slots.numbering is self._run.stream.numbering:
             return True
         # Slots of the newest iterator, of which nothing was weighed yet.
-        return (self._rest is not None and self._choice == 0
-                and slots.numbering is self._rest.stream.numbering)
+        cursor = self._cursor
+        return (cursor is not None and cursor.rest is not None
+                and cursor.weighed is Weighed.NOTHING
+                and slots.numbering is cursor.rest.stream.numbering)
 
     def __iter__(self) -> Iterator[List[int]]:
         """Yield the dataset indices of each batch of the newest iterator: the
@@ -284,7 +292,7 @@ class Dealer:
                 'A newer iterator of a loader of this Session has begun, and '
                 'this one would deliver the same samples again: keep one '
                 'iterator, and look at samples with `dataset[index]`.')
-        if cursor.is_stale or self._choice == 2:
+        if cursor.weighed is Weighed.OLDER:
             raise Refusal(
                 'Slots of an older iterator were weighed since this one began,'
                 ' with another batch size: begin a new iterator.')
@@ -294,9 +302,8 @@ class Dealer:
         iterator ends."""
         self.check(cursor)
         run, begin, step = self._run, cursor.next_slot, cursor.step
-        stream, by_epoch = run.stream, run.schedule.by_epoch
-        if self._rest is not None:
-            stream = self._rest.stream
+        by_epoch, rest = run.schedule.by_epoch, cursor.rest
+        stream = run.stream if rest is None else rest.stream
         while (not by_epoch and stream.end - begin < step.slots
                and stream.end != run.schedule.end):
             if stream.newest is not None:
@@ -326,9 +333,7 @@ class Dealer:
             begin = run.stream.newest.first_slot
         if run.stream.position <= begin:
             return
-        if self._rest is not None and self._choice == 0:
-            self._choice = 1
-            run.take(self._rest)
+        self._note(cursor, Weighed.REST)
         # A framework may hold batches that are weighed later.
         cursor.num_given_up = run.stream.left
         run.stream.advance(run.stream.end)
@@ -338,17 +343,15 @@ class Dealer:
         self._is_in_use = True
         self._num_unweighed = 0
         self._weighed_until = max(slots.end, self._weighed_until)
-        if self._rest is not None and self._choice == 0:
-            is_of_rest = slots.numbering is self._rest.stream.numbering
-            self._choice = 1 if is_of_rest else 2
-            if is_of_rest:
-                self._run.take(self._rest)
+        cursor = self._cursor
+        if cursor is not None and cursor.rest is not None:
+            is_of_rest = (slots.numbering is cursor.rest.stream.numbering)
+            self._note(cursor, Weighed.REST if is_of_rest else Weighed.OLDER)
         self._run.stream.advance(slots.end)
 
     def reset(self) -> None:
         """Forget the iterators, because the run was resumed."""
-        self._cursor = self._rest = None
-        self._choice = 0
+        self._cursor = None
         self._is_in_use = True
         self._weighed_until = 0
 

@@ -102,7 +102,7 @@ class Session:
         if policy.prunes and schedule.prunes_nothing:
             raise Refusal(
                 'Nothing would be pruned: annealing begins after '
-                f'{schedule.annealing / size:.3g} of '
+                f'{schedule.annealing_from / size:.3g} of '
                 f'{schedule.length / size:.3g} passes, and the first pass is '
                 'full. Give the Session more `epochs`, or raise `delta`.')
         seed = _checked_seed(seed)
@@ -267,7 +267,7 @@ class Session:
             raise Refusal(
                 'A Session with `stream=True` counts no epochs: take one '
                 'iterator of the loader, and `progress` for schedules.')
-        return self._run.epoch + self._dealer.is_over
+        return self._run.epoch - (not self._dealer.is_over)
 
     @property
     def progress(self) -> float:

@@ -310,7 +310,7 @@ def test_an_image_that_cannot_be_read(tmp_path):
     assert len(table) == 9 and not any('broken' in path for path in table)
     paths = [image_path(dataset, i) for i in range(18)]
     np.testing.assert_allclose(
-        hook.run.tables.by_index(18), [table.get(path, 1) for path in paths])
+        hook.run.table.by_index(18), [table.get(path, 1) for path in paths])
     log = read_log(tmp_path)
     for i in (2, 5):
         assert log.count(f'another image than abroken/{i},') == 1

@@ -43,9 +43,9 @@ def test_an_explanation_is_that_of_the_slots(policy, by_epoch, normalize, at):
     for index, each in enumerate(found):
         assert (each.index, each.epoch) == (index, record.epoch)
         assert each.is_full == plan.is_full
-        assert each.last_visit == run.tables.last_visit[index]
-        assert each.visits == run.tables.visits[index]
-        assert each.pruned == run.tables.pruned[index]
+        assert each.last_visit == run.table.last_visit[index]
+        assert each.visits == run.table.visits[index]
+        assert each.pruned == run.table.pruned[index]
         assert each.num_tiers == len(record.tiers)
         if plan.is_full:
             assert each.kept
@@ -116,7 +116,7 @@ def test_an_image_that_the_dataset_repeats():
         each = training.run.explain(index)
         assert each.kept == (index in plan.indices)
         assert each.score == training.run.reading.scores[index]
-        assert each.visits == training.tables.visits[index] > 2
+        assert each.visits == training.table.visits[index] > 2
     for index in (5, 14, -1):
         with pytest.raises(Refusal, match='has the indices 0 to 4'):
             training.run.explain(index)

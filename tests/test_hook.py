@@ -51,7 +51,7 @@ def assert_scores(runner, steps, ema=0):
         for image, loss in last.items():
             table[image] = ema * table.get(image, loss) + (1 - ema) * loss
     expected = [table[image] for image in range(11)]
-    scores = infobatch_hook(runner).run.tables.scores
+    scores = infobatch_hook(runner).run.table.scores
     np.testing.assert_allclose(scores, expected, rtol=1e-5)
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from mmib.pruning import (FunctionPolicy, MeanThreshold, QuantileTiers,
                           RandomPruning)
-from mmib.run.draw import Reading, Start, draw, read, reads_scores
-from mmib.scores.table import Tables
+from mmib.run.draw import Reading, draw, read, reads_scores, record_of
+from mmib.scores.table import ImageTable
 from mmib.stream.schedule import Place, Schedule, StepSize
 from mmib.stream.slots import Columns
 from mmib.worth import MeanRatio
@@ -75,7 +75,7 @@ def test_no_epoch_ends_in_a_smaller_step_than_the_baseline(
             assert tier.kept == own.sum() or not plan.tier_of_slot.any()
             assert tier.weight is None or (plan.weights[own] == np.float32(
                 tier.weight)).all()
-    assert run.tables.pruned.tolist() == pruned.tolist()
+    assert run.table.pruned.tolist() == pruned.tolist()
     if not drop_last:
         assert run.slots == dealt(run.plans)
 
@@ -93,7 +93,7 @@ def test_a_stream_has_no_tails():
 def tables_of(scores):
     """Tables with these scores, each of one visit, with its root as norm."""
     size = len(scores)
-    tables = Tables(np.arange(size))
+    tables = ImageTable(np.arange(size))
     for _ in range(2):
         tables.add(
             Columns(
@@ -109,9 +109,20 @@ SCORES = np.random.default_rng(0).lognormal(size=50).astype(np.float32)
 EPOCHS = Schedule.of(50, 10, 50, 0.8, 0, by_epoch=True)
 
 
-def drawn(policy, schedule, reading, start, seed=0, normalize=False):
-    return draw(policy, schedule, reading, start, np.random.default_rng(seed),
-                normalize)
+def drawn(policy,
+          schedule,
+          reading,
+          place,
+          seed=0,
+          epoch=1,
+          begins_annealing=False,
+          step=None,
+          normalize=False):
+    """A plan and its record."""
+    rng = np.random.default_rng(seed)
+    plan = draw(policy, schedule, reading, place, step, rng, normalize)
+    return plan, record_of(plan, schedule, reading, place, epoch,
+                           begins_annealing)
 
 
 def by_epochs(policy, epoch, step=None, seed=0, tables=None, **kwargs):
@@ -120,8 +131,8 @@ def by_epochs(policy, epoch, step=None, seed=0, tables=None, **kwargs):
     reading, tables = Reading(), tables or tables_of(SCORES)
     if EPOCHS.may_prune(EPOCHS.clock(place)) and tables.knows_scores:
         reading = read(tables, reading, 50)
-    start = Start(place, epoch + 1, epoch == 8, step)
-    return drawn(policy, EPOCHS, reading, start, seed, **kwargs)
+    return drawn(policy, EPOCHS, reading, place, seed, epoch + 1, epoch == 8,
+                 step, **kwargs)
 
 
 def test_reading_changes_nothing():
@@ -142,7 +153,7 @@ def test_reading_changes_nothing():
     assert reading.scores.tolist() == SCORES.tolist()
     assert reading.sums[0, 0] == 50
     # Of a dataset that has each of 25 images twice, a pass has each once.
-    repeated = Tables(np.arange(50) % 25)
+    repeated = ImageTable(np.arange(50) % 25)
     assert len(read(repeated, before, 25).scores) == 25
 
 
@@ -150,16 +161,17 @@ def test_drawing_changes_nothing_but_the_generator():
     """So the same is drawn again."""
     reading = read(tables_of(SCORES), Reading(), 50)
     before = copy.deepcopy(reading)
-    start = Start(Place(150, 150), 4, False, StepSize(8, False))
+    where = dict(place=Place(150, 150), epoch=4, step=StepSize(8, False))
     (plan, record), again = (
-        drawn(QuantileTiers(), EPOCHS, reading, start, 5) for _ in range(2))
+        drawn(QuantileTiers(), EPOCHS, reading, seed=5, **where)
+        for _ in range(2))
     assert str(reading) == str(before)
     assert plan.indices.tolist() == again[0].indices.tolist()
     assert record == again[1]
     assert reading.mean_score == record.mean_score
     assert record.mean_ratio == reading.mean_ratio.mean()
     assert (record.first_slot, record.epoch, record.covered) == (150, 4, 3)
-    other, _ = drawn(QuantileTiers(), EPOCHS, reading, start, 6)
+    other, _ = drawn(QuantileTiers(), EPOCHS, reading, seed=6, **where)
     assert other.indices.tolist() != plan.indices.tolist()
 
 
@@ -171,10 +183,10 @@ def test_where_plans_may_prune(epoch, prunes):
     assert (plan is not None) == prunes
     assert record.kept == (25 if prunes else 50)
     assert record.annealing == (epoch >= 8)
-    for policy, tables in ((RandomPruning(0), None), (RandomPruning(0.5),
-                                                      Tables(np.arange(50)))):
+    for policy, tables in ((RandomPruning(0), None),
+                           (RandomPruning(0.5), ImageTable(np.arange(50)))):
         plan, record = by_epochs(policy, epoch, tables=tables)
-        assert plan is None and record.kept == 50
+        assert (plan is None or plan.is_full) and record.kept == 50
         assert record.mean_weight == 1 and record.tiers == ((50, 50, None,
                                                              None), )
 
@@ -211,7 +223,7 @@ def next_plan(schedule, tables, reading, place, policy):
         reading = reading._replace(read_at=place.spent)
         if schedule.may_prune(schedule.clock(place)):
             reading = read(tables, reading, 50)
-    _, record = drawn(policy, schedule, reading, Start(place, 1, False, None))
+    _, record = drawn(policy, schedule, reading, place)
     logged_at = place.spent if record.logged else reading.logged_at
     return record, reading._replace(sums=None, logged_at=logged_at), reads
 
@@ -245,8 +257,12 @@ def test_the_first_plan_of_annealing_is_logged():
     """However soon the plan follows another one."""
     reading = Reading(SCORES, read_at=4240, logged_at=4240)
     for begins, logged in ((True, True), (False, False)):
-        _, record = drawn(QuantileTiers(), stream_of(), reading,
-                          Start(Place(4250, 5000), 9, begins, None))
+        _, record = drawn(
+            QuantileTiers(),
+            stream_of(),
+            reading,
+            Place(4250, 5000),
+            begins_annealing=begins)
         assert record.logged == logged and record.annealing
 
 

@@ -95,19 +95,19 @@ def test_slots_that_are_repeated_for_other_ranks(policy, world_size):
         run.begin(World(0, world_size))
         for each in (run, plain.run):
             each.next_plan(training.step)
-        rest = plain.run.stream.rest().indices.tolist()
+        rest = plain.run.stream.slots_left().indices.tolist()
         own = len(rest)
         for _ in range(2):  # The second time, nothing is repeated.
-            run.fit(StepSize(world_size, False))
-        padded = run.stream.rest().indices.tolist()
+            run.go_on_with(run.rest_for(StepSize(world_size, False)))
+        padded = run.stream.slots_left().indices.tolist()
         assert padded[:own] == rest and len(padded) % world_size == 0
         assert len(padded) - own == -own % world_size
         again.append(padded[own:])
         for each in (run, plain.run):
             each.stream.advance(each.stream.end)
             each.next_plan(training.step)
-        assert (run.stream.rest().indices[-3:] ==
-                plain.run.stream.rest().indices[-3:]).all()
+        assert (run.stream.slots_left().indices[-3:] ==
+                plain.run.stream.slots_left().indices[-3:]).all()
     if own == SIZE:
         assert all(each == rest[:len(each)] for each in again)
     else:
@@ -143,13 +143,13 @@ def test_a_rest_is_cut_as_a_plan_is(policy, batch_size, drop_last, normalize,
     part = by_epochs(policy(), 1, **kwargs).train(size + at)
     rest = by_epochs(policy(), batch_size, drop_last, **kwargs)
     run = part.resumed_by(rest).run
-    plan, slots = run.stream.newest, run.stream.rest()
-    record, pruned = plan.record, run.tables.pruned.copy()
+    plan, slots = run.stream.newest, run.stream.slots_left()
+    record, pruned = plan.record, run.table.pruned.copy()
     is_full, before = plan.keeps is None, len(slots.indices)
     tail = 0 if is_full else rest.step.tail(before, size)
     for _ in range(2):  # The second time, nothing is cut.
-        run.fit(rest.step)
-    left, newest = run.stream.rest(), run.stream.newest
+        run.go_on_with(run.rest_for(rest.step))
+    left, newest = run.stream.slots_left(), run.stream.newest
     assert len(left.indices) == before - tail
     last = len(left.indices) % batch_size
     assert (is_full or last == 0 or len(left.indices) < batch_size
@@ -157,7 +157,7 @@ def test_a_rest_is_cut_as_a_plan_is(policy, batch_size, drop_last, normalize,
     assert newest.kept == newest.record.kept == record.kept - tail
     is_cut = np.isin(np.arange(size),
                      slots.indices) & ~np.isin(np.arange(size), left.indices)
-    assert (run.tables.pruned - pruned).tolist() == is_cut.tolist()
+    assert (run.table.pruned - pruned).tolist() == is_cut.tolist()
     if not is_full:
         bits, now = (
             np.unpackbits(each, count=size)
@@ -187,7 +187,7 @@ def test_a_rest_is_cut_as_a_plan_is(policy, batch_size, drop_last, normalize,
         if 0 < tier <= len(tiers) and tiers[tier - 1].weight is not None:
             assert tiers[tier - 1].weight == pytest.approx(weight, rel=1e-6)
     rest.train()
-    assert run.epoch == 5
+    assert run.epoch == 6
     # Except for what `drop_last` leaves.
     dealt = [*zip(left.indices.tolist(), left.weights.tolist())]
     dealt = dealt[:len(dealt) - (len(dealt) % batch_size) * drop_last]
@@ -207,16 +207,16 @@ def test_a_repeated_slot_that_goes_was_trained_on(seed):
     run = part.train(3).run
     run.begin(World(0, 4))
     run.next_plan(StepSize(1, False))
-    run.fit(StepSize(1, False))
-    indices = run.stream.rest().indices.tolist()
+    run.go_on_with(run.rest_for(StepSize(1, False)))
+    indices = run.stream.slots_left().indices.tolist()
     assert len(indices) == 8 and indices[7] in indices[:7]
     run.stream.advance(run.stream.position + 4)
     run = part.resumed_by(rest).run
     run.begin(World(0, 3))
-    pruned = run.tables.pruned.copy()
-    run.fit(StepSize(3, drop_last=True))
-    assert run.stream.rest().indices.tolist() == indices[4:7]
-    assert (run.tables.pruned == pruned).all()
+    pruned = run.table.pruned.copy()
+    run.go_on_with(run.rest_for(StepSize(3, drop_last=True)))
+    assert run.stream.slots_left().indices.tolist() == indices[4:7]
+    assert (run.table.pruned == pruned).all()
 
 
 def test_a_rest_is_padded_for_its_own_ranks():
@@ -225,16 +225,16 @@ def test_a_rest_is_padded_for_its_own_ranks():
     run = part.train(4).run
     run.begin(World(0, 4))
     run.next_plan(StepSize(4, False))
-    run.fit(StepSize(4, False))
-    indices = run.stream.rest().indices.tolist()
+    run.go_on_with(run.rest_for(StepSize(4, False)))
+    indices = run.stream.slots_left().indices.tolist()
     assert len(indices) == 12 and {*indices[10:]} <= {*indices[:10]}
     run.stream.advance(run.stream.position + 8)
     for world_size, repeated in ((4, 2), (1, 0), (2, 0), (3, 1)):
         run = part.resumed_by(by_epochs(tens, 4, size=14)).run
         run.begin(World(0, world_size))
         for _ in range(2):
-            run.fit(StepSize(world_size, False))
-            left = run.stream.rest().indices.tolist()
+            run.go_on_with(run.rest_for(StepSize(world_size, False)))
+            left = run.stream.slots_left().indices.tolist()
             assert left[:2] == indices[8:10] and len(left) == 2 + repeated
         assert world_size != 4 or left == indices[8:]
 
@@ -253,7 +253,7 @@ def test_a_later_start_keeps_what_was_learned():
     # V needs 6 visits.
     assert state['tables']['sums'][:, 0].sum() == 6
     expected = rest.run.worth
-    while rest.run.epoch < 4:
+    while rest.run.epoch < 5:
         rest.run.stream.advance(rest.run.stream.end)
         rest.run.next_plan(rest.step)
     assert not rest.run.schedule.may_prune(4 * SIZE)
@@ -287,14 +287,14 @@ def test_weights_of_a_rest_make_up_for_what_is_cut():
     """On average over many cuts each image of the rest has the weight that it
     had, whatever the order of the plan is."""
     run = by_epochs(RandomPruning(0.3), 3, shuffle=False).train(6).run
-    state, slots = state_of(run), run.stream.rest()
+    state, slots = state_of(run), run.stream.slots_left()
     assert len(slots.indices) == 7
     count, totals = 2000, np.zeros(SIZE)
     for seed in range(count):
         state['rng'] = np.random.default_rng(seed).bit_generator.state
         run.load_state_dict(state)
-        run.fit(StepSize(4, drop_last=True))
-        left = run.stream.rest()
+        run.go_on_with(run.rest_for(StepSize(4, drop_last=True)))
+        left = run.stream.slots_left()
         assert len(left.indices) == 4
         totals[left.indices] += left.weights
     # Of a weight w, the mean of so many has a standard error of 0.016 w.
@@ -404,7 +404,7 @@ def test_every_slot_of_a_pass_is_a_visit_or_pruned(lookahead):
     training = DrivenRun(
         QuantileTiers(), lookahead=lookahead, annealing_step=50).train(60)
     training.run.merge()
-    tables = training.tables
+    tables = training.table
     indices = [index for index, _ in training.slots]
     assert len(indices) == 120
     assert tables.visits.tolist() == np.bincount(indices).tolist()
@@ -441,7 +441,7 @@ def test_a_repeated_dataset():
     assert records[3].kept < 5
     assert [index
             for index, _ in training.slots[:15]] == baseline_stream(15, 15)
-    assert training.tables.visits.sum() == 120
+    assert training.table.visits.sum() == 120
     assert max(plan.indices.max() for _, plan in training.plans[3:-4]) < 5
 
 
@@ -496,8 +496,8 @@ def test_the_budget_after_beginning_within_a_run_by_epochs(size, resumed):
     run.start_afresh(40 * size, 18. * size)
     for epoch in (40, 41):
         run.next_plan(StepSize(1, False))
-        assert run.epoch == epoch
-        run.tables.last_visit[:] = 1
+        assert run.epoch == epoch + 1
+        run.table.last_visit[:] = 1
         if epoch == 40:
             run.stream.advance(run.stream.end)
             if resumed:
@@ -518,7 +518,7 @@ def test_begin_within_a_run_by_epochs(epoch):
     training.run.start_afresh(SIZE * epoch, 5.)
     assert training.run.schedule.prune_from == SIZE * (epoch + 1)
     training.train()
-    assert len(training.plans) == 6 - epoch and training.run.epoch == 5
+    assert len(training.plans) == 6 - epoch and training.run.epoch == 6
     for number, (record, plan) in enumerate(training.plans, epoch):
         assert record.covered == number
         assert plan.is_full is (number == epoch or number == 5)
@@ -576,9 +576,9 @@ def test_another_policy(before, policy, goes_on):
     ]
     states = [str(run.policy.state_dict()) for run in (rest.run, part.run)]
     assert (states[0] == states[1]) is goes_on
-    tiers = rest.run.stream.rest().tiers
+    tiers = rest.run.stream.slots_left().tiers
     assert len(tiers) and not tiers.any()
-    assert not rest.tables.sums.any()
+    assert not rest.table.sums.any()
     rest.train(60)
     assert rest.plans[0][0].variance_ratio is None
 
@@ -597,7 +597,7 @@ def test_other_data_or_scores():
     assert str(state_of(rest.run)) == before
     rest.run.start_afresh(60)
     rest.num_steps = 30
-    assert rest.train(45).tables.pruned.any()
+    assert rest.train(45).table.pruned.any()
     for run, reason in ((Session(range(SIZE), epochs=3)._run,
                          'the checkpoint is of a run that counts no epochs'),
                         (DrivenRun(score='gradient').run,
@@ -654,7 +654,7 @@ def test_weights_are_relative_to_the_plan_of_each_slot():
             annealing_step=annealing_step).train(annealing_step - 1)
         record, plan = training.plans[-1]
         assert not record.annealing and len(plan) < min(record.kept, 13)
-        rest = training.run.stream.rest()
+        rest = training.run.stream.slots_left()
         np.testing.assert_allclose(rest.weights / rest.relative_weights,
                                    record.mean_weight, 1e-5)
     # Nothing is known of biased plans or of full passes.

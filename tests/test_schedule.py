@@ -24,7 +24,8 @@ def test_annealing_and_pruning_begin_with_an_epoch(start, first):
         assert schedule.may_prune(100 * epoch) == (first <= epoch < 17)
         assert schedule.is_annealing(100 * epoch) == (epoch >= 17)
         assert schedule.room(place) is None
-    assert (schedule.prune_from, schedule.annealing) == (100 * first, 1700)
+    assert (schedule.prune_from, schedule.annealing_from) == (100 * first,
+                                                              1700)
     assert schedule.by_epoch and schedule.length == 2000
 
 
@@ -38,24 +39,24 @@ def test_a_stream_prunes_from_the_edge_of_a_pass(pass_length, count, size,
     schedule = Schedule.of(
         pass_length, count, size, delta, start, by_epoch=False)
     assert schedule.length == count * size
-    assert schedule.annealing == round(delta * count) * size
+    assert schedule.annealing_from == round(delta * count) * size
     edges = range(pass_length, count * size + 2 * pass_length, pass_length)
     assert schedule.prune_from == next(edge for edge in edges
                                        if edge >= round(start * count) * size)
     assert schedule.prunes_nothing == (
-        schedule.prune_from >= schedule.annealing)
-    for spent in {0, *edges, schedule.annealing, schedule.length}:
+        schedule.prune_from >= schedule.annealing_from)
+    for spent in {0, *edges, schedule.annealing_from, schedule.length}:
         now = schedule.clock(Place(spent, 3 * spent))
         assert now == spent
-        assert schedule.is_annealing(now) == (now >= schedule.annealing)
+        assert schedule.is_annealing(now) == (now >= schedule.annealing_from)
         assert schedule.may_prune(now) == (
-            schedule.prune_from <= now < schedule.annealing)
+            schedule.prune_from <= now < schedule.annealing_from)
         room = schedule.room(Place(spent, 3 * spent))
-        if now >= schedule.annealing:
+        if now >= schedule.annealing_from:
             # The loop ends the run.
             assert room is None
         else:
-            assert room == schedule.annealing - now
+            assert room == schedule.annealing_from - now
             assert type(room) is int
 
 

@@ -110,7 +110,7 @@ def check(stream, models):
     assert stream.position == models.position
     assert (stream.first, stream.end) == (models.first, models.end)
     assert stream.left == models.end - models.position == len(models.rest)
-    assert rows_of(stream.rest()) == models.rest
+    assert rows_of(stream.slots_left()) == models.rest
     assert len(stream.plans) == len(models.plans)
     for plan, model in zip(stream.plans, models.plans):
         for name in ('first_slot', 'covered', 'kept', 'annealing',
@@ -198,18 +198,19 @@ def fit(stream, models, rng, step, world, seed):
     before.plans, rest = [*stream.plans], models.rest
     chooser = np.random.default_rng(seed + 1)
     state = chooser.bit_generator.state
-    fitted = stream.fit(step, chooser, world, seed)
+    fitted = stream.rest_for(step, chooser, world, seed)
     # What was there is left as it was.
     assert vars(stream) == vars(before)
     check(stream, models)
     prunes = newest.keeps is not None or newest.kept != SIZE
     own = rest[:max(newest.first_slot + newest.kept - models.position, 0)]
     tail = step.tail(len(own), SIZE) if prunes else 0
-    found = rows_of(fitted.stream.rest())
+    found = rows_of(fitted.stream.slots_left())
     left = found[:len(own) - tail]
     repeated = found[len(left):]
     assert (fitted.is_cut is not None) == (tail > 0)
-    assert (chooser.bit_generator.state == state) == (tail == 0)
+    assert chooser.bit_generator.state == state
+    assert (fitted.rng.bit_generator.state == state) == (tail == 0)
     newest.rows = newest.rows[:models.position + len(own) - newest.start]
     if tail:
         scale = len(own) / len(left) if newest.mean_weight != 1 else 1.
@@ -244,11 +245,11 @@ def fit(stream, models, rng, step, world, seed):
     assert (fitted.stream.numbering is stream.numbering) == is_same
     check(fitted.stream, models)
     # The choice of the slots that are repeated depends on seed and position.
-    again = stream.fit(step, np.random.default_rng(seed + 1), world, seed)
-    assert rows_of(again.stream.rest()) == found
+    again = stream.rest_for(step, np.random.default_rng(seed + 1), world, seed)
+    assert rows_of(again.stream.slots_left()) == found
     # The second time, there is nothing to do.
-    twice = fitted.stream.fit(step, chooser, world, seed)
-    assert rows_of(twice.stream.rest()) == found and twice.is_cut is None
+    twice = fitted.stream.rest_for(step, chooser, world, seed)
+    assert rows_of(twice.stream.slots_left()) == found and twice.is_cut is None
     return fitted.stream
 
 
@@ -343,7 +344,7 @@ def test_ranks_share_a_batch(world_size, size, begin, edge):
     rng, stream = np.random.default_rng(0), Stream(SIZE, Place(3, 3))
     stream.deal(plan_of(rng, edge), edge, 1.5)
     stream.deal(plan_of(rng, 40 - edge), 40 - edge, 0.5, annealing=True)
-    rows, means = stream.rest(), np.repeat([1.5, 0.5], [edge, 40 - edge])
+    rows, means = stream.slots_left(), np.repeat([1.5, 0.5], [edge, 40 - edge])
     last = 3 + begin + size * world_size
     for rank in range(world_size):
         slots = stream.batch(3 + begin, size, World(rank, world_size))
@@ -368,12 +369,12 @@ def test_the_numbering_changes_where_numbers_are_of_other_slots():
     stream.forget_tiers()
     stream.drop_from(14)
     # Slots are repeated, and none is left out.
-    stream = stream.fit(StepSize(1, False), rng, World(0, 3), 0).stream
+    stream = stream.rest_for(StepSize(1, False), rng, World(0, 3), 0).stream
     assert stream.end == 16
     stream.deal(plan_of(rng, 5), 5)
     assert stream.numbering is numbering
     stream.advance(17)
-    cut = stream.fit(StepSize(3, True), rng, World(), 0).stream
+    cut = stream.rest_for(StepSize(3, True), rng, World(), 0).stream
     assert (cut.end, cut.left) == (20, 3)
     assert cut.numbering is not numbering is not Stream(SIZE).numbering
     assert stream.numbering is numbering
@@ -419,7 +420,7 @@ def test_what_a_plan_of_a_stream_covers():
     stream, rng = Stream(SIZE, Place(7, 31.5)), np.random.default_rng(0)
     assert stream.place == stream.end_place == (7, 31.5)
     stream.deal(plan_of(rng, 7), 7)
-    stream = stream.fit(StepSize(1, False), rng, World(0, 4), 0).stream
+    stream = stream.rest_for(StepSize(1, False), rng, World(0, 4), 0).stream
     assert stream.end_place == (15, 31.5 + SIZE)
     assert stream.place == (7, 31.5)
     places = []
@@ -440,21 +441,22 @@ def test_repeated_slots_depend_on_the_seed_and_the_position():
     about as often."""
     chosen = {}
     for begin, seed in itertools.product(range(20), repeat=2):
-        stream = stream_of(7, begin=begin)
-        rngs = (np.random.default_rng(number) for number in range(2))
-        one, other = (
-            stream.fit(StepSize(1, False), rng, World(0, 5),
-                       seed).stream.at(np.arange(begin + 7,
-                                                 begin + 10)).weights.tolist()
-            for rng in rngs)
-        assert one == other
-        chosen[begin, seed] = [*map(stream.rest().weights.tolist().index, one)]
+        stream, repeated = stream_of(7, begin=begin), []
+        for number in range(2):
+            rest = stream.rest_for(
+                StepSize(1, False), np.random.default_rng(number), World(0, 5),
+                seed)
+            numbers = np.arange(begin + 7, begin + 10)
+            repeated.append(rest.stream.at(numbers).weights.tolist())
+        assert repeated[0] == repeated[1]
+        weights = stream.slots_left().weights.tolist()
+        chosen[begin, seed] = [*map(weights.index, repeated[0])]
     for axis in range(2):
         rows = [chosen[key] for key in chosen if key[axis] == 7]
         assert len({*map(tuple, rows)}) > 10
     counts = np.bincount(np.concatenate([*chosen.values()]), minlength=7)
     # The plan has weights that come twice, of which the first is counted.
-    weights = stream_of(7).rest().weights
+    weights = stream_of(7).slots_left().weights
     expected = np.bincount([*map(weights.tolist().index, weights)],
                            minlength=7) * counts.sum() / 7
     np.testing.assert_allclose(counts, expected, rtol=0.25)
@@ -480,7 +482,7 @@ def test_a_state_is_a_copy():
     state = stream.state_dict()
     before = str(state)
     stream.advance(6)
-    stream = stream.fit(
+    stream = stream.rest_for(
         StepSize(4, True), np.random.default_rng(0), World(), 0).stream
     stream.forget_tiers()
     assert (stream.newest.keeps != state['plans'][1]['keeps'].numpy()).any()
@@ -488,8 +490,8 @@ def test_a_state_is_a_copy():
     other = Stream(SIZE)
     other.load_state_dict(state, [None, None])
     other.advance(5)
-    other = other.fit(StepSize(4, True), np.random.default_rng(0), World(),
-                      0).stream
+    other = other.rest_for(
+        StepSize(4, True), np.random.default_rng(0), World(), 0).stream
     other.forget_tiers()
     assert str(state) == before
     assert {type(state.pop(name))

@@ -17,7 +17,7 @@ from mmib.pruning import RandomPruning
 from mmib.ranks import World
 from mmib.run.run import Run
 from mmib.scores.log import Entry, VisitLog
-from mmib.scores.table import AVERAGE, Tables, check_ema, rounds
+from mmib.scores.table import AVERAGE, ImageTable, check_ema, rounds
 from mmib.stream.schedule import Schedule
 from mmib.stream.slots import Columns
 from mmib.worth import tier_sums
@@ -53,7 +53,7 @@ def saved_and_loaded(tables):
     buffer = io.BytesIO()
     torch.save(tables.state_dict(), buffer)
     buffer.seek(0)
-    loaded = Tables(tables.images, tables.ema, tables.score)
+    loaded = ImageTable(tables.images, tables.ema, tables.score)
     loaded.load_state_dict(torch.load(buffer, weights_only=True))
     return loaded
 
@@ -287,7 +287,7 @@ def test_tables_are_those_of_one_visit_after_another(images, steps, ema, score,
     indices, across a checkpoint, and however many visits come at once."""
     images = np.array(images)
     expected = OneByOne(images, ema, score)
-    one, late = (Tables(images, ema, score) for _ in range(2))
+    one, late = (ImageTable(images, ema, score) for _ in range(2))
     columns, iterations, rows = Columns(), [], []
     for iteration, step in enumerate(steps, 1):
         if iteration == loaded_at:
@@ -337,7 +337,7 @@ def test_norms_may_follow_later(visits, size):
     slots = slots_of(indices)._replace(
         tiers=tiers.astype(np.int16), weights=np.float32(weights))
     with mock.patch('mmib.scores.table._SAMPLED', size):
-        one, late = (Tables(np.arange(10)) for _ in range(2))
+        one, late = (ImageTable(np.arange(10)) for _ in range(2))
     norms, scores = np.float32(norms), np.arange(len(norms))
     for tables in (one, late):
         # All visits below are later ones of their images.
@@ -366,7 +366,7 @@ def test_rounds_have_an_image_once(images):
 
 
 def test_images_that_a_dataset_repeats_are_counted_once_for_each_slot():
-    tables = Tables(np.array([0, 1, 2, 0, 0]))
+    tables = ImageTable(np.array([0, 1, 2, 0, 0]))
     tables.count_visits(np.array([0, 3, 1]))
     tables.count_visits(np.array([3, 3]))
     assert tables.visits.tolist() == [4, 1, 0]
@@ -382,7 +382,7 @@ def test_v_of_many_images_is_told_by_some_at_random():
     first, second, third = np.float32(
         np.random.default_rng(0).gamma(2, size=(3, 100)))
     with mock.patch('mmib.scores.table._SAMPLED', 30):
-        tables = Tables(np.arange(100))
+        tables = ImageTable(np.arange(100))
         add(tables, slots_of([*range(100)]), 1, first, first)
         other = saved_and_loaded(tables)
     told = []
@@ -399,7 +399,7 @@ def test_v_of_many_images_is_told_by_some_at_random():
 
 
 def test_a_state_is_a_copy_and_small():
-    tables = Tables(np.arange(1000))
+    tables = ImageTable(np.arange(1000))
     tables.count_visits(np.array([2, 0]))
     state = tables.state_dict()
     tables.count_visits(np.array([2]))
@@ -415,13 +415,13 @@ def test_a_state_is_a_copy_and_small():
 
 def test_a_state_of_another_ema():
     """Scores become averages, and go on as they were."""
-    tables = Tables(np.arange(2), ema=0.)
+    tables = ImageTable(np.arange(2), ema=0.)
     for score in (4., 2.):
         add(tables, slots_of([0]), 1, [score], [1.])
-    other = Tables(np.arange(2), ema=0.5)
+    other = ImageTable(np.arange(2), ema=0.5)
     other.load_state_dict(tables.state_dict())
     assert other.averages.tolist() == other.scores.tolist() == [2, 1]
-    back = Tables(np.arange(2))
+    back = ImageTable(np.arange(2))
     back.load_state_dict(tables.state_dict())
     assert back.averages.tolist() != back.scores.tolist() == [2, 1]
 
@@ -485,7 +485,7 @@ def run_of(ends):
 def known_of(run):
     arrays = {
         name: value.tolist()
-        for name, value in arrays_of(run.tables).items()
+        for name, value in arrays_of(run.table).items()
     }
     return dict(
         arrays,

@@ -194,7 +194,7 @@ class InfoBatchHook(Hook):
             ema=task.ema if self.ema is None else self.ema,
             normalize=mean_weight.is_one,
             score=task.score,
-            times=iterations.of,
+            times=iterations.of_visits,
             every_rank_trains=True,
             observers=self.plan_observers)
         self._iterations = iterations
@@ -220,12 +220,13 @@ class InfoBatchHook(Hook):
             self._start_afresh(runner, reason, saved)
             return
         iterations = self._iterations
-        form: Dict[str, Any] = dict(
+        template: Dict[str, Any] = dict(
             paths_comparable=[],
             iterations=iterations.state_dict(self.run.stream.place))
         if self._steps is not None:
-            form['schedule_steps'] = dict.fromkeys(self._steps.state_dict(), 0)
-        check_form(state, form)
+            template['schedule_steps'] = dict.fromkeys(
+                self._steps.state_dict(), 0)
+        check_form(state, template)
         changes = self.run.load_state_dict(
             state, iterations.what_changed(state['iterations']))
         iterations.resume(self.run, runner.iter, state['iterations']['saved'])
@@ -307,7 +308,7 @@ class InfoBatchHook(Hook):
         if self._slots.annealing:
             # All ranks know that all of these slots were trained on.
             numbers = np.arange(run.stream.position, end)
-            run.tables.count_visits(run.stream.at(numbers).indices)
+            run.table.count_visits(run.stream.at(numbers).indices)
         run.stream.advance(end)
         self._is_in_step = False
 
@@ -323,12 +324,12 @@ class InfoBatchHook(Hook):
     def _record(self, data_batch: Any, scores: Optional[torch.Tensor],
                 norms: Optional[torch.Tensor]) -> None:
         """Write the visits of this batch to the log."""
-        log, slots, tables = self.run.log, self._slots, self.run.tables
+        log, slots, table = self.run.log, self._slots, self.run.table
         if scores is None:
             # The model doesn't call `parse_losses`.
             raise tasks.no_scores()
-        if (norms is None and tables.score == 'gradient'
-                and not tables.knows_scores):
+        if (norms is None and table.score == 'gradient'
+                and not table.knows_scores):
             raise Refusal(
                 'The score of an image is the norm of the gradient at the '
                 'predictions in this model, and this gradient cannot be seen '

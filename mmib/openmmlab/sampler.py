@@ -34,8 +34,8 @@ class InfoBatchSampler(DefaultSampler):
 
     Rank ``k`` of ``W`` reads the slots ``k, k + W, ...``, and all ranks ask
     for the next plan at the same request. By iterations, a rest of fewer than
-    ``W`` slots is issued together with the next plan. By epochs, the first
-    slots of a plan are repeated until all ranks have equally many.
+    ``W`` slots is issued together with the next plan. By epochs, slots of the
+    plan are repeated until all ranks have equally many.
 
     A data loader returns batches in the order of its requests, so slots are
     matched with batches by order. By iterations, only the training loop may

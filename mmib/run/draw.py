@@ -2,12 +2,12 @@
 """How a plan is drawn: functions without state."""
 import math
 from functools import partial
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional
 
 import numpy as np
 
 from ..plans import EpochPlan, Policy, ScoreHistogram, Tier, draw_plan
-from ..scores.table import Tables
+from ..scores.table import ImageTable
 from ..scores.worth import MeanRatio, VarianceRatio, from_sums, mean_squares
 from ..stream.schedule import Place, Schedule, StepSize
 from .record import PlanRecord
@@ -36,23 +36,6 @@ class Reading(NamedTuple):
     logged_at: float = -math.inf  # The first plan has a line.
 
 
-class Start(NamedTuple):
-    """Where a plan begins.
-
-    Args:
-        place (Place): The place of its first slot.
-        epoch (int): Epoch of the plan, from 1.
-        begins_annealing (bool): Whether the plan is the first of annealing.
-        step (StepSize, optional): The steps of the epoch. None if the run
-            isn't by epochs, where a step may span two plans.
-    """
-
-    place: Place
-    epoch: int
-    begins_annealing: bool
-    step: Optional[StepSize]
-
-
 def reads_scores(schedule: Schedule, reading: Reading, place: Place) -> bool:
     """Return whether scores are read for a plan. The visits of all ranks are
     merged first.
@@ -70,51 +53,64 @@ def reads_scores(schedule: Schedule, reading: Reading, place: Place) -> bool:
     return is_due or (reading.scores is None and schedule.may_prune(now))
 
 
-def read(tables: Tables, reading: Reading, pass_length: int) -> Reading:
-    """Return the scores of the tables, and V of the visits since the previous
+def read(table: ImageTable, reading: Reading, pass_length: int) -> Reading:
+    """Return the scores of the table, and V of the visits since the previous
     read."""
-    scores = tables.by_index(pass_length)
+    scores = table.by_index(pass_length)
     return reading._replace(
         scores=scores,
         mean_score=float(scores.mean()),
-        mean_ratio=reading.mean_ratio.add(tables.sums),
-        sums=tables.sums)
+        mean_ratio=reading.mean_ratio.add(table.sums),
+        sums=table.sums)
 
 
-def draw(policy: Policy, schedule: Schedule, reading: Reading, start: Start,
-         rng: np.random.Generator,
-         normalize: bool) -> Tuple[Optional[EpochPlan], PlanRecord]:
-    """Draw the plan of the next epoch. Only ``rng`` and the policy change.
+def draw(policy: Policy, schedule: Schedule, reading: Reading, place: Place,
+         step: Optional[StepSize], rng: np.random.Generator,
+         normalize: bool) -> Optional[EpochPlan]:
+    """Draw the next plan. Only ``rng`` and the policy change.
 
     Args:
         policy (Policy): Draws the plans that prune.
         schedule (Schedule): How long the run is.
         reading (Reading): The scores.
-        start (Start): Where the plan begins.
+        place (Place): Where the plan begins.
+        step (StepSize, optional): The steps of the epoch. None if the run
+            isn't by epochs, where a step may span two plans.
         rng (np.random.Generator): Source of every random choice.
         normalize (bool): Whether the mean weight of a plan is 1.
 
     Returns:
-        tuple[EpochPlan, PlanRecord]: The plan, where None stands for the next
-        full pass of the baseline, and the record of the plan.
+        EpochPlan, optional: The plan. None if nothing is to be pruned yet, or
+        no more. A full plan then is the next pass of the baseline.
     """
-    place, size = start.place, schedule.pass_length
-    now, plan = schedule.clock(place), None
-    if schedule.may_prune(now) and reading.scores is not None:
-        progress = schedule.progress(place)
-        if reading.sums is not None:
-            progress = progress._replace(norms=mean_squares(reading.sums))
-        tail = start.step and partial(start.step.tail, pass_length=size)
-        plan = draw_plan(policy, reading.scores, progress, rng, tail)
-        if normalize and not plan.is_full:
-            plan = plan.normalized()
-    is_logged = bool(start.begins_annealing
+    if (not schedule.may_prune(schedule.clock(place))
+            or reading.scores is None):
+        return None
+    progress = schedule.progress(place)
+    if reading.sums is not None:
+        progress = progress._replace(norms=mean_squares(reading.sums))
+    tail = step and partial(step.tail, pass_length=schedule.pass_length)
+    plan = draw_plan(policy, reading.scores, progress, rng, tail)
+    return plan.normalized() if normalize and not plan.is_full else plan
+
+
+def record_of(plan: Optional[EpochPlan], schedule: Schedule, reading: Reading,
+              place: Place, epoch: int, begins_annealing: bool) -> PlanRecord:
+    """Return the record of a plan.
+
+    Args:
+        plan (EpochPlan, optional): What :func:`draw` has returned.
+        schedule (Schedule): How long the run is.
+        reading (Reading): The scores that the plan was drawn from.
+        place (Place): Where the plan begins.
+        epoch (int): Epoch of the plan, from 1.
+        begins_annealing (bool): Whether the plan is the first of annealing.
+    """
+    size = schedule.pass_length
+    is_logged = bool(begins_annealing
                      or place.spent - reading.logged_at >= schedule.min_gap)
-    note = plan.note if plan else ''
-    if plan is None or plan.is_full:
-        plan = None
-        of_plan: Dict[str, Any] = dict(kept=size, tiers=(Tier(size, size), ))
-    else:
+    of_plan: Dict[str, Any] = dict(kept=size, tiers=(Tier(size, size), ))
+    if plan is not None and not plan.is_full:
         assert reading.scores is not None
         of_plan = dict(
             kept=len(plan),
@@ -123,16 +119,16 @@ def draw(policy: Policy, schedule: Schedule, reading: Reading, start: Start,
             mean_weight=round(plan.mean_weight, 6),
             histogram=ScoreHistogram.of(reading.scores, plan)
             if is_logged else None)
-    return plan, PlanRecord(
+    return PlanRecord(
         covered=place.covered / size,
-        epoch=start.epoch,
+        epoch=epoch,
         first_slot=int(place.spent),
         mean_score=reading.mean_score,
         variance_ratio=_known_ratio(reading.sums),
         mean_ratio=reading.mean_ratio.mean(),
-        note=note,
+        note=plan.note if plan else '',
         logged=is_logged,
-        annealing=schedule.is_annealing(now),
+        annealing=schedule.is_annealing(schedule.clock(place)),
         **of_plan)
 
 

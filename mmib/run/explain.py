@@ -87,7 +87,7 @@ class Explanation:
 
 def explain(index: int, image: int, record: PlanRecord, pass_length: int,
             scores: Optional[Array], keeps: Optional[Array],
-            tables: Mapping[str, Array]) -> Explanation:
+            table: Mapping[str, Array]) -> Explanation:
     """Explain whether a plan keeps an image, and why.
 
     Args:
@@ -97,7 +97,8 @@ def explain(index: int, image: int, record: PlanRecord, pass_length: int,
         pass_length (int): Slots of a full pass.
         scores (array, optional): See :class:`~mmib.run.draw.Reading`.
         keeps (array, optional): See :class:`~mmib.stream.stream.Dealt`.
-        tables (Mapping[str, array]): See :class:`~mmib.scores.table.Tables`.
+        table (Mapping[str, array]): The columns of an
+            :class:`~mmib.scores.table.ImageTable`.
     """
     # A user's policy may draw as many slots as a pass has, with images twice.
     is_full = keeps is None
@@ -124,5 +125,5 @@ def explain(index: int, image: int, record: PlanRecord, pass_length: int,
     return Explanation(
         index, record.epoch, is_full, is_kept, score, number, len(tiers),
         lower, upper, probability, weight,
-        *(int(tables[name][image])
+        *(int(table[name][image])
           for name in ('last_visit', 'visits', 'pruned')))

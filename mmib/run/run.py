@@ -4,8 +4,7 @@ checkpoints keep."""
 import copy
 import zlib
 from dataclasses import replace
-from typing import (Any, Callable, Dict, List, NamedTuple, Optional, Sequence,
-                    Set)
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 import numpy as np
 
@@ -13,12 +12,12 @@ from ..errors import Refusal, damaged
 from ..plans import EpochPlan, Policy
 from ..ranks import World
 from ..scores.log import Merged, VisitLog
-from ..scores.table import Tables
+from ..scores.table import ImageTable
 from ..scores.worth import MeanRatio, VarianceRatio
 from ..stream.baseline import BaselineOrder
 from ..stream.schedule import Place, Schedule, StepSize
-from ..stream.stream import Stream
-from .draw import Reading, Start, draw, read, reads_scores
+from ..stream.stream import Rest, Stream
+from .draw import Reading, draw, read, reads_scores, record_of
 from .explain import Explanation, explain
 from .record import PlanRecord
 from .states import (VERSION, check_values, mismatch, to_arrays, to_current,
@@ -35,28 +34,13 @@ _NEGATIVE = (
 _NO_MORE = 'V, what the choice of images is worth, is estimated no more'
 
 
-class Rest(NamedTuple):
-    """The rest of the open plan in steps of a size.
-
-    Args:
-        stream (Stream): The stream with this rest.
-        rng (np.random.Generator): The generator of plans after what was left
-            out was drawn.
-        is_cut (np.ndarray, optional): See :class:`~mmib.stream.stream.Fitted`.
-    """
-
-    stream: Stream
-    rng: np.random.Generator
-    is_cut: Optional[np.ndarray]
-
-
 class Run:
     """One training with InfoBatch, from its first to its last step.
 
     A run holds the parts and passes data between them. The sampler or loader
     calls :meth:`next_plan` when too few slots are left. Each step adds its
     visits to :attr:`log`. When a plan needs the scores, :meth:`merge` moves
-    the visits from the log to :attr:`tables`.
+    the visits from the log to :attr:`table`.
 
     :class:`~mmib.openmmlab.InfoBatchHook` and :class:`~mmib.session.Session`
     each have a run.
@@ -110,8 +94,8 @@ class Run:
         """Stream: The slots of all plans, and the position."""
         self.log = VisitLog()
         """VisitLog: The visits since the last merge."""
-        self.tables = Tables(images, ema, score)
-        """Tables: The record of each image."""
+        self.table = ImageTable(images, ema, score)
+        """ImageTable: The record of each image."""
         self.reading = Reading()
         """Reading: The scores as they were last read."""
         self.lacks_norms: Optional[bool] = None
@@ -164,19 +148,24 @@ class Run:
             self.merge(decides_norms=reads)
         if reads:
             self.reading = self.reading._replace(read_at=int(place.spent))
-            if schedule.may_prune(now) and self.tables.knows_scores:
-                self.reading = read(self.tables, self.reading,
+            if schedule.may_prune(now) and self.table.knows_scores:
+                self.reading = read(self.table, self.reading,
                                     schedule.pass_length)
-                self.tables.forget_sums()
-        epoch = int(place.covered // schedule.pass_length)
-        start = Start(
+                self.table.forget_sums()
+        # After a start afresh, there is no plan to count from.
+        before = (
+            newest.record.epoch if newest else int(place.covered //
+                                                   schedule.pass_length))
+        plan = draw(self.policy, schedule, self.reading, place, step,
+                    self._rng, self.normalize)
+        record = record_of(
+            plan,
+            schedule,
+            self.reading,
             place,
-            epoch=newest.record.epoch + 1 if newest else epoch + 1,
+            epoch=before + 1,
             begins_annealing=annealing and newest is not None
-            and not newest.annealing,
-            step=step)
-        plan, record = draw(self.policy, schedule, self.reading, start,
-                            self._rng, self.normalize)
+            and not newest.annealing)
         logged_at = place.spent if record.logged else self.reading.logged_at
         self.reading = self.reading._replace(sums=None, logged_at=logged_at)
         # The first plan that prunes is drawn from few scores, and later plans
@@ -191,15 +180,15 @@ class Run:
         """Append the slots of a plan to the stream."""
         schedule, limit = self.schedule, self.schedule.room(place)
         keeps, mean_weight = None, 1.
-        if plan is None:
+        if plan is None or plan.is_full:
             indices = (
-                self.baseline.of_epoch(self.epoch + 1) if schedule.by_epoch
-                else self.baseline.next(schedule.pass_length, limit))
+                self.baseline.of_epoch(self.epoch) if schedule.by_epoch else
+                self.baseline.next(schedule.pass_length, limit))
             plan = EpochPlan.full(indices)
         else:
             is_kept = np.zeros(schedule.pass_length, bool)
             is_kept[plan.indices] = True
-            self.tables.count_pruned(~is_kept)
+            self.table.count_pruned(~is_kept)
             keeps, mean_weight = np.packbits(is_kept), plan.mean_weight
             plan = plan.cut(limit)
             for column in (plan.indices, plan.weights):
@@ -217,52 +206,48 @@ class Run:
             self._said.add(key)
             self.warn(text)
 
-    def fit(self, step: StepSize) -> None:
-        """Fit the rest of the open plan to the steps of this run, see
-        :meth:`Stream.fit`."""
-        self.take(self.fitted(step))
-
-    def fitted(self, step: StepSize) -> 'Rest':
-        """Return the rest of the open plan in steps of a size. The run stays
-        as it is."""
+    def rest_for(self, step: StepSize) -> Rest:
+        """Return the rest of the open plan in steps of a size, see
+        :meth:`Stream.rest_for`. The run stays as it is."""
         assert self.seed is not None
-        rng, newest = copy.deepcopy(self._rng), self.stream.newest
-        stream, is_cut, scale = self.stream.fit(step, rng, self.world,
-                                                self.seed)
-        if newest is not None and is_cut is not None:
-            fitted, record = stream.plans[-1], newest.record
+        newest = self.stream.newest
+        rest = self.stream.rest_for(step, self._rng, self.world, self.seed)
+        stream, scale = rest.stream, rest.scale
+        if newest is not None and rest.is_cut is not None:
+            plan, record = stream.plans[-1], newest.record
             # The counts of the tiers stay those of the plan as it was drawn.
             record = replace(
                 record,
-                kept=fitted.kept,
+                kept=plan.kept,
                 mean_weight=round(record.mean_weight * scale, 6),
                 tiers=tuple(tier.scaled(scale) for tier in record.tiers))
-            stream.plans[-1] = replace(fitted, record=record)
+            stream.plans[-1] = replace(plan, record=record)
         if (newest is not None and stream.position == newest.first_slot
                 and step.drop_last and stream.left < step.slots):
             self.warn(
-                f'nothing is trained on in epoch {self.epoch + 1}, because '
+                f'nothing is trained on in epoch {self.epoch}, because '
                 f'its plan has {stream.left} images, a step has {step.slots}, '
                 'and `drop_last` leaves them out: lower `batch_size`, remove '
                 '`drop_last`, or let the policy keep more images.')
-        return Rest(stream, rng, is_cut)
+        return rest
 
-    def take(self, rest: 'Rest') -> None:
-        """Go on with a rest of the open plan."""
+    def go_on_with(self, rest: Rest) -> None:
+        """Train on a rest of the open plan in the place of the slots that are
+        left."""
         # The position and the log may have moved on since.
         rest.stream.advance(self.stream.position)
         self.stream, self._rng = rest.stream, rest.rng
         if rest.is_cut is not None:
-            self.tables.count_pruned(rest.is_cut)
+            self.table.count_pruned(rest.is_cut)
 
     # Progress ----------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
-        """int: The epoch of the newest plan of a run by epochs, from 0. Before
-        the first plan, the last epoch that is over, or -1."""
+        """int: The epoch of the newest plan of a run by epochs, from 1. Before
+        the first plan, how many epochs are over."""
         covered = self.stream.end_place.covered
-        return round(covered / self.schedule.pass_length) - 1
+        return round(covered / self.schedule.pass_length)
 
     @property
     def kept_share(self) -> float:
@@ -274,7 +259,7 @@ class Run:
     def worth(self) -> VarianceRatio:
         """VarianceRatio: Mean V of the run until the last merge, see
         :mod:`mmib.worth`. NaN before V is known."""
-        return self.reading.mean_ratio.add(self.tables.sums).mean()
+        return self.reading.mean_ratio.add(self.table.sums).mean()
 
     def explain(self, index: int) -> Optional[Explanation]:
         """Explain why the newest plan keeps or leaves out the image of an
@@ -287,21 +272,21 @@ class Run:
         if not 0 <= index < size:
             raise Refusal(f'There is no image {index}: the dataset has the '
                           f'indices 0 to {size - 1}.')
-        return explain(index, int(self.tables.images[index]), newest.record,
-                       size, self.reading.scores, newest.keeps,
-                       vars(self.tables))
+        return explain(index, int(self.table.images[index]),
+                       newest.record, size, self.reading.scores, newest.keeps,
+                       vars(self.table))
 
     # Visits ------------------------------------------------------------------
 
     def merge(self, decides_norms: bool = False) -> None:
-        """Add the visits of all ranks to the tables, and forget old plans.
+        """Add the visits of all ranks to the table, and forget old plans.
         Call this method on all ranks.
 
         Args:
             decides_norms (bool): Whether to conclude that norms can't be seen
                 if none is known by now. Defaults to False.
         """
-        stream, tables = self.stream, self.tables
+        stream, table = self.stream, self.table
         # Where every rank trains on each batch, all ranks have visits or none
         # has, and annealing needs no collective.
         if not self._every_rank_trains or len(self.log):
@@ -309,7 +294,7 @@ class Run:
                                     self.checksum, self.world)
             stream.advance(merged.position)
             for numbers in (merged.numbers, merged.unscored):
-                tables.count_visits(stream.at(numbers).indices)
+                table.count_visits(stream.at(numbers).indices)
             # In MMEngine, a batch is logged after its backward pass.
             self._look_for_norms(merged, decides_norms
                                  or self._every_rank_trains)
@@ -317,9 +302,9 @@ class Run:
         stream.forget_trained()
 
     def _add(self, merged: Merged) -> None:
-        """Add the scores and norms of visits to the tables."""
-        stream, tables = self.stream, self.tables
-        before, norms = tables.non_finite, merged.norms
+        """Add the scores and norms of visits to the table."""
+        stream, table = self.stream, self.table
+        before, norms = table.non_finite, merged.norms
         if self.lacks_norms:
             # Negative losses are no norms.
             is_negative = (merged.scores < 0).any()
@@ -328,12 +313,12 @@ class Run:
             norms = np.full_like(norms,
                                  np.nan) if is_negative else merged.scores
         times = np.minimum(self._times(merged.numbers), _LARGEST)
-        tables.add(
+        table.add(
             stream.at(merged.numbers), times.astype(np.int32), merged.scores,
             norms)
         if not self.lacks_norms:
-            tables.add_late(stream.at(merged.late_numbers), merged.late_norms)
-        total = tables.non_finite
+            table.add_late(stream.at(merged.late_numbers), merged.late_norms)
+        total = table.non_finite
         if total > before:
             # The text differs each time, because MMEngine drops a warning
             # that repeats.
@@ -405,21 +390,21 @@ class Run:
             policy_state=to_tensors(self.policy.state_dict()),
             normalize=self.normalize,
             lacks_norms=self.lacks_norms,
-            tables=self.tables.state_dict())
+            tables=self.table.state_dict())
 
     def load_state_dict(
             self,
             state_dict: Dict[str, Any],
-            of_length: Optional[Sequence[str]] = None) -> List[str]:
+            length_changes: Optional[Sequence[str]] = None) -> List[str]:
         """Resume where :meth:`state_dict` was called, on any number of ranks.
         The open plans go on, and the policy of this run draws the next plans.
         What this run has done before is discarded.
 
         Args:
             state_dict (dict): The state.
-            of_length (Sequence[str], optional): Sentences on what has changed
-                in the length of the run. If None, they count passes. Defaults
-                to None.
+            length_changes (Sequence[str], optional): Sentences on what has
+                changed in the length of the run. If None, they count passes.
+                Defaults to None.
 
         Returns:
             list[str]: What has changed since the state was written.
@@ -433,7 +418,7 @@ class Run:
         reason = mismatch(state, own)
         if reason is not None:
             raise Refusal(f'The run can\'t go on: {reason}.')
-        check_values(state, len(self.tables.images))
+        check_values(state, len(self.table.images))
         baseline, rng = self.baseline.reseeded(
             state['seed']), np.random.default_rng()
         try:
@@ -466,15 +451,15 @@ class Run:
         self.schedule.load_state_dict(state['schedule'])
         self.checksum = state['plans_checksum']
         self.lacks_norms = state['lacks_norms']
-        self.tables.load_state_dict(state['tables'])
+        self.table.load_state_dict(state['tables'])
         if self.schedule.end is not None:
             # This run may be shorter than the one before.
             self.stream.drop_from(self.schedule.end)
         if not is_same_policy:
             # The tiers of the old policy mean nothing to the new policy.
-            self.tables.forget_sums()
+            self.table.forget_sums()
             self.stream.forget_tiers()
-        return what_changed(state, own, of_length)
+        return what_changed(state, own, length_changes)
 
     def start_afresh(self, position: int, unspent: float = 0.) -> None:
         """Go on from the middle of a training without scores. Call this method

@@ -51,7 +51,7 @@ def to_current(state: Any) -> Dict[str, Any]:
             from error
 
 
-def check_form(state: Any, form: Any, where: str = 'state') -> None:
+def check_form(state: Any, template: Any, where: str = 'state') -> None:
     """Refuse a state that lacks a value, or has one of another type.
 
     A state is checked before it is loaded. Therefore an error of mmib while
@@ -59,17 +59,17 @@ def check_form(state: Any, form: Any, where: str = 'state') -> None:
 
     Args:
         state (Any): The state, or a part of it.
-        form (Any): A template: a state with the right keys and types. The
-            first entry of a list describes all of its entries.
+        template (Any): A state with the right keys and types. The first entry
+            of a list describes all of its entries.
         where (str): The key of the part. Defaults to ``'state'``.
 
     Raises:
         Refusal: If the state is damaged.
     """
-    if isinstance(form, dict):
+    if isinstance(template, dict):
         if not isinstance(state, dict):
             raise damaged(where, 'is not a dict')
-        for name, value in form.items():
+        for name, value in template.items():
             place = name if where == 'state' else f'{where}.{name}'
             if name not in state:
                 raise damaged(place, 'is missing')
@@ -77,12 +77,12 @@ def check_form(state: Any, form: Any, where: str = 'state') -> None:
         return
     if state is None and _OPTIONAL.fullmatch(where):
         return
-    expected, kind = map(_kind, (form, state))
+    expected, kind = map(_kind, (template, state))
     if kind != expected:
         raise damaged(where, f'is {kind} and should be {expected}')
-    if isinstance(form, list) and form:
+    if isinstance(template, list) and template:
         for i, value in enumerate(state):
-            check_form(value, form[0], f'{where}.{i}')
+            check_form(value, template[0], f'{where}.{i}')
 
 
 def _kind(value: Any) -> str:
@@ -114,7 +114,7 @@ def mismatch(state: Dict[str, Any], own: Dict[str, Any]) -> Optional[str]:
         mean_weight=0,
         keeps=keeps,
         size=0)
-    form = dict(
+    template = dict(
         own,
         seed=0,
         stream=dict(own['stream'], plans=[plan]),
@@ -123,7 +123,7 @@ def mismatch(state: Dict[str, Any], own: Dict[str, Any]) -> Optional[str]:
         lacks_norms=False,
         # The checkpoint may be of another policy.
         policy_state={})
-    check_form(state, form)
+    check_form(state, template)
     by_epoch = state['schedule']['by_epoch']
     if by_epoch != own['schedule']['by_epoch']:
         return ('the checkpoint is of a run that counts '
@@ -228,21 +228,21 @@ def check_values(state: Dict[str, Any], num_indices: int) -> None:
 
 def what_changed(state: Dict[str, Any],
                  own: Dict[str, Any],
-                 of_length: Optional[Sequence[str]] = None) -> List[str]:
+                 length_changes: Optional[Sequence[str]] = None) -> List[str]:
     """Return sentences for the log on what has changed since a state was
-    written. ``of_length`` are the sentences on the length of the run, if the
-    caller has some. The other arguments are those of :func:`mismatch`."""
+    written. ``length_changes`` are the sentences on the length of the run, if
+    the caller has some. The other arguments are those of :func:`mismatch`."""
     mean = '1' if own['normalize'] else '1 / kept share'
-    if of_length is None:
-        before, now = ({
-            'passes': f'{schedule["annealing"] / schedule["pass_length"]:.6g}'
-        } for schedule in (state['schedule'], own['schedule']))
-        of_length = changed(
+    if length_changes is None:
+        before, now = (
+            dict(passes=f'{of["annealing_from"] / of["pass_length"]:.6g}')
+            for of in (state['schedule'], own['schedule']))
+        length_changes = changed(
             before, now, 'annealing begins after {1} passes instead of {0}',
             'passes')
     return [
         *changed(state, own, '`ema` is {1} instead of {0}', 'tables', 'ema'),
-        *of_length,
+        *length_changes,
         *changed(state, own, 'the next plans are drawn by {1} instead of {0}',
                  'policy'),
         *changed(state, own,
@@ -284,10 +284,9 @@ def to_arrays(state: Any) -> Any:
 
 
 def _from_version_3(state: Dict[str, Any]) -> Dict[str, Any]:
-    """Return a state of version 3, which mmib 1.0.0 wrote, as a state of
-    version 4. Version 3 counted iterations, had one column for the mean weight
-    of the plan of each slot, and knew of the newest plan alone which images
-    the plan keeps."""
+    """Return a state of version 3 as a state of version 4. Version 3 counted
+    iterations, had a column with the mean weight of the plan of each slot, and
+    knew of the newest plan alone which images the plan keeps."""
     ledger, schedule, memory = (
         state[name] for name in ('ledger', 'schedule', 'memory'))
     position, records = ledger['position'], state['plans']
@@ -343,7 +342,7 @@ def _from_version_3(state: Dict[str, Any]) -> Dict[str, Any]:
         schedule=dict(
             by_epoch=by_epoch,
             pass_length=pass_length,
-            annealing=schedule['annealing_at'] *
+            annealing_from=schedule['annealing_at'] *
             (pass_length if by_epoch else size),
             zero=zero,
             fresh_from=schedule['fresh_from']),

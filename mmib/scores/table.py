@@ -10,7 +10,7 @@ from ..errors import Refusal
 from ..stream.slots import Columns
 from . import worth
 
-# Visits that tables take in at once: their arrays stay in the processor's
+# Visits that the table takes in at once: their arrays stay in the processor's
 # cache.
 _BLOCK = 1 << 17
 # `np.add.at` takes 30 times as long where it has to convert a number.
@@ -34,7 +34,7 @@ def check_ema(ema: Any, place: str) -> None:
     """Check the share of the old score in the new one.
 
     Args:
-        ema (float): See :class:`Tables`.
+        ema (float): See :class:`ImageTable`.
         place (str): Where the user gives the argument, such as ``'of a
             Session'``.
     """
@@ -46,7 +46,7 @@ def check_ema(ema: Any, place: str) -> None:
             f'must be in [0, 1), but got {ema}.')
 
 
-class Tables:
+class ImageTable:
     """A record of each image, and sums over the visits since scores were read.
 
     Args:
@@ -55,7 +55,7 @@ class Tables:
             one score.
         ema (float): Share of the old score in the new one at each visit except
             the first, in [0, 1). With 0, plans depend on the last score alone.
-            The tables then still keep a moving average, because the average
+            The table then still keeps a moving average, because the average
             finds more label errors. Defaults to 0.
         score (str): What the score of a visit is, ``'loss'`` or
             ``'gradient'``, the norm of the gradient. Defaults to ``'loss'``.
@@ -206,7 +206,7 @@ class Tables:
         return self.scores.copy()
 
     def state_dict(self) -> Dict[str, Any]:
-        """Return all tables as tensors and plain Python values."""
+        """Return the table as tensors and plain Python values."""
         arrays = {
             name: torch.from_numpy(getattr(self, name).copy())
             for name in (*_FIELDS, 'pruned', 'sums')

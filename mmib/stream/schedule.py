@@ -14,7 +14,7 @@ class Place(NamedTuple):
     The difference of the two numbers is what the run has saved.
 
     Args:
-        spent (float): Slots that the run has dealt, or given up.
+        spent (float): Slots of the stream until then, trained on or given up.
         covered (float): Slots that the baseline would have dealt for as many
             passes. A pruned epoch covers a full pass.
     """
@@ -83,7 +83,7 @@ class Schedule:
         pass_length (int): Slots of a full pass.
         length (int): Length of the run on the clock.
         begin (int): Time before which nothing is pruned.
-        annealing (int): Time from which on nothing is pruned.
+        annealing_from (int): Time from which on nothing is pruned.
         by_epoch (bool): Whether each plan is an epoch.
         first_pass (int, optional): Slots until each index of the dataset was
             dealt once, which for a RepeatDataset are several passes. If None,
@@ -99,13 +99,13 @@ class Schedule:
                  pass_length: int,
                  length: int,
                  begin: int,
-                 annealing: int,
+                 annealing_from: int,
                  by_epoch: bool,
                  first_pass: Optional[int] = None,
                  end: Optional[int] = None,
                  min_gap: int = 0) -> None:
         self.pass_length, self.length = pass_length, length
-        self.begin, self.annealing = begin, annealing
+        self.begin, self.annealing_from = begin, annealing_from
         self.by_epoch, self.end, self.min_gap = by_epoch, end, min_gap
         self.first_pass = first_pass or pass_length
         self.zero = Place(0, 0)
@@ -152,16 +152,16 @@ class Schedule:
 
     def may_prune(self, now: float) -> bool:
         """Return whether a plan that begins now may prune."""
-        return self.prune_from <= now < self.annealing
+        return self.prune_from <= now < self.annealing_from
 
     def is_annealing(self, now: float) -> bool:
         """Return whether a plan that begins now belongs to annealing."""
-        return now >= self.annealing
+        return now >= self.annealing_from
 
     @property
     def prunes_nothing(self) -> bool:
         """bool: Whether annealing begins before anything can be pruned."""
-        return self.prune_from >= self.annealing
+        return self.prune_from >= self.annealing_from
 
     def room(self, place: Place) -> Optional[int]:
         """Return how many slots a plan may have until annealing begins or the
@@ -169,7 +169,7 @@ class Schedule:
         new plan anyway."""
         now = self.clock(place)
         if not self.by_epoch and not self.is_annealing(now):
-            return int(self.annealing - now)
+            return int(self.annealing_from - now)
         return None if self.end is None else self.end - int(place.spent)
 
     def progress(self, place: Place) -> Progress:
@@ -177,7 +177,7 @@ class Schedule:
         return Progress(
             spent=place.spent - self.zero.spent,
             covered=place.covered - self.zero.covered,
-            annealing=self.length - self.annealing,
+            annealing=self.length - self.annealing_from,
             length=self.length,
             of_baseline=self.by_epoch)
 
@@ -196,7 +196,7 @@ class Schedule:
         Returns:
             tuple[float, float]: The slots that the run spends and covers.
         """
-        pruned = max(self.annealing - self.prune_from, 0)
+        pruned = max(self.annealing_from - self.prune_from, 0)
         if self.by_epoch:
             return self.length - pruned * (1 - share), self.length
         return self.length, self.length + pruned * (1 / share - 1)
@@ -206,7 +206,7 @@ class Schedule:
         return dict(
             by_epoch=self.by_epoch,
             pass_length=self.pass_length,
-            annealing=self.annealing,
+            annealing_from=self.annealing_from,
             zero=list(self.zero),
             fresh_from=self.fresh_from)
 

@@ -62,17 +62,20 @@ class Dealt:
             slice(begin - self.start, end - self.start, step))
 
 
-class Fitted(NamedTuple):
-    """A stream whose rest fits steps of a size.
+class Rest(NamedTuple):
+    """The rest of the open plan in steps of a size.
 
     Args:
-        stream (Stream): The stream.
+        stream (Stream): A stream with this rest.
+        rng (np.random.Generator): The generator of later plans, after it has
+            chosen what is left out.
         is_cut (np.ndarray, optional): Whether each index of a pass was left
             out, bool of shape (pass_length,). None if nothing was left out.
         scale (float): Factor of the weights of the other slots.
     """
 
     stream: 'Stream'
+    rng: np.random.Generator
     is_cut: Optional[np.ndarray] = None
     scale: float = 1.
 
@@ -131,7 +134,7 @@ class Stream:
 
     @property
     def left(self) -> int:
-        """int: Slots from the position on."""
+        """int: Number of slots from the position on."""
         return self.end - self.position
 
     @property
@@ -208,25 +211,23 @@ class Stream:
                 if plan.start < number or plan is self.plans[0]
             ]
 
-    def fit(self, step: StepSize, rng: np.random.Generator, world: World,
-            seed: int) -> Fitted:
-        """Fit the rest of the open plan to steps of a size. Slots are left out
-        if the last step would be too small, as after a resume in steps of
-        another size, and repeated until all ranks have equally many.
+    def rest_for(self, step: StepSize, rng: np.random.Generator, world: World,
+                 seed: int) -> Rest:
+        """Return the rest of the open plan in steps of a size. Slots are left
+        out if the last step would be too small, as after a resume in steps of
+        another size, and repeated until all ranks have equally many. This
+        stream and ``rng`` stay as they are.
 
         Args:
             step (StepSize): The steps.
             rng (np.random.Generator): Chooses what is left out.
             world (World): The ranks.
             seed (int): Seed of the slots that are repeated.
-
-        Returns:
-            Fitted: A stream that shares no state with this one.
         """
-        fitted, plan = copy.copy(self), self.newest
-        fitted.plans = [*self.plans]
+        stream, plan, rng = copy.copy(self), self.newest, copy.deepcopy(rng)
+        stream.plans = [*self.plans]
         if plan is None:
-            return Fitted(fitted)
+            return Rest(stream, rng)
         # Without the slots that were repeated for other ranks.
         own = max(plan.first_slot + plan.kept - self.position, 0)
         # A user's policy may prune and have as many slots as a full pass.
@@ -234,10 +235,10 @@ class Stream:
         tail = step.tail(own, self._pass_length) if prunes else 0
         is_cut, scale = None, 1.
         if tail or self.left != own + -own % world.size:
-            fitted.drop_from(self.position + own)
+            stream.drop_from(self.position + own)
         if tail:
-            is_cut, scale = fitted._cut(tail, rng)
-        left = fitted.left
+            is_cut, scale = stream._cut(tail, rng)
+        left = stream.left
         missing = -left % world.size if left else 0
         if missing:
             # As the baseline repeats the first indices of a pass. A plan that
@@ -247,15 +248,15 @@ class Stream:
                 # Not of `rng`, so that plans don't depend on the ranks.
                 again = np.random.default_rng([seed, self.position]).choice(
                     left, missing, replace=missing > left)
-            fitted._replace_newest(fitted.plans[-1].columns.followed_by(
-                fitted.rest().at(again)))
-        return Fitted(fitted, is_cut, scale)
+            stream._replace_newest(stream.plans[-1].columns.followed_by(
+                stream.slots_left().at(again)))
+        return Rest(stream, rng, is_cut, scale)
 
     def _cut(self, tail: int,
              rng: np.random.Generator) -> Tuple[np.ndarray, float]:
         """Leave out ``tail`` random slots of the rest of the newest plan.
         Return which indices were left out, and the factor of the weights."""
-        plan, rest = self.plans[-1], self.rest()
+        plan, rest = self.plans[-1], self.slots_left()
         size, kept = len(rest.indices), len(rest.indices) - tail
         rows = np.sort(rng.permutation(size)[:kept])
         # As in `EpochPlan.without_tail`. With `normalize`, the mean stays 1.
@@ -303,7 +304,7 @@ class Stream:
                 parts.append(plan.slots(low, high, step))
         return Columns.joined(parts)
 
-    def rest(self) -> Columns:
+    def slots_left(self) -> Columns:
         """Return the slots from the position on."""
         return self._range(self.position, self.end)
 
@@ -379,7 +380,7 @@ class Stream:
             ],
             **{
                 name: torch.from_numpy(column.copy())
-                for name, column in self.rest()._asdict().items()
+                for name, column in self.slots_left()._asdict().items()
             })
 
     def load_state_dict(self, state_dict: Dict[str, Any],

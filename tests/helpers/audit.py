@@ -251,7 +251,8 @@ class _Loader:
         for slots, batch in self._loader:
             rank, world_size = run.world
             begin = int(slots.numbers[0]) - rank
-            stream = dealer._rest.stream if dealer._rest else run.stream
+            rest = dealer._cursor and dealer._cursor.rest
+            stream = rest.stream if rest else run.stream
             newest = stream.newest
             # Slots that were repeated for two ranks may go first.
             if (position is None and before

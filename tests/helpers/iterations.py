@@ -25,7 +25,7 @@ class DrivenIterations(DrivenRun):
         return self.iterations.schedule
 
     def more_arguments(self):
-        return dict(times=self.iterations.of)
+        return dict(times=self.iterations.of_visits)
 
     def _iters_of(self, slots):
         """The length of a data loader with so many slots."""
@@ -43,7 +43,7 @@ class DrivenIterations(DrivenRun):
     @property
     def saved(self):
         """Iterations that were saved."""
-        return self.iterations.saved(self.run.stream.place)
+        return self.iterations.saved_at(self.run.stream.place)
 
     def start_afresh(self, iteration, saved=0., epoch=None):
         """Go on without scores after so many iterations, by epochs in an

@@ -147,7 +147,7 @@ class DrivenRun:
             every_rank_trains=True,
             **self.more_arguments(),
             **kwargs)
-        self.tables = self.run.tables
+        self.table = self.run.table
         self.plans = plans_of(self.run)
 
     def schedule_of(self, size, max_steps, delta, start, first_pass, by_epoch):
@@ -184,11 +184,11 @@ class DrivenRun:
         run = self.run
         if not self._next_size():
             schedule = run.schedule
-            if run.epoch + 1 == schedule.length // schedule.pass_length:
+            if run.epoch == schedule.length // schedule.pass_length:
                 return False
             run.stream.advance(run.stream.end)
             run.next_plan(self.step)
-        run.fit(self.step)
+        run.go_on_with(run.rest_for(self.step))
         return True
 
     def _next_size(self):
@@ -205,7 +205,7 @@ class DrivenRun:
         self.slots += zip(slots.indices.tolist(), slots.weights.tolist())
         if slots.annealing:
             numbers = np.arange(begin, slots.end)
-            run.tables.count_visits(run.stream.at(numbers).indices)
+            run.table.count_visits(run.stream.at(numbers).indices)
         run.stream.advance(slots.end)
         if not slots.annealing:
             losses, predictions = losses_of(slots.indices, self.num_steps)

@@ -70,7 +70,7 @@ def train_rank(rank, results, work_dir, loop):
                 delivered=[int(x[0, 0, 0]) for x in data_batch['inputs']])
 
         steps = train_and_note(runner, note)
-    tables = hook.run.tables
+    tables = hook.run.table
     results[rank] = (steps, before, after, tables.visits, tables.scores,
                      tables.last_visit)
 

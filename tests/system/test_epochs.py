@@ -334,7 +334,7 @@ def test_a_data_set_of_which_a_part_is_repeated(tmp_path):
     changes['train_dataloader.dataset'] = dict(dataset, _delete_=True)
     runner = build(tmp_path, **changes)
     steps = train(runner)
-    assert len(infobatch_hook(runner).run.tables.scores) == SIZE + 4
+    assert len(infobatch_hook(runner).run.table.scores) == SIZE + 4
     # A full epoch first, with each repeat.
     size = SIZE + 8
     first = sum(column(steps, 'images'), [])[:size]

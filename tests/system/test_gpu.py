@@ -32,7 +32,7 @@ def same_arithmetic(monkeypatch):
 
 
 def scores_of(runner):
-    return infobatch_hook(runner).run.tables.scores
+    return infobatch_hook(runner).run.table.scores
 
 
 def check_steps(runner, steps):

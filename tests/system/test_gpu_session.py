@@ -116,7 +116,7 @@ def test_the_step_does_not_wait_for_the_gpu(dtype):
             number += 1
         longest = max(number, longest)
     assert longest > 40
-    tables = session._run.tables
+    tables = session._run.table
     assert np.isfinite(tables.scores).all() and tables.visits.all()
 
 
@@ -138,7 +138,7 @@ def worth_of(dtype, compiled=False):
             gradients.append(
                 torch.cat([p.grad.flatten()
                            for p in model.parameters()]) / scaler.get_scale())
-    return (session._run.tables.scores, session.worth.value,
+    return (session._run.table.scores, session.worth.value,
             torch.stack(gradients).cpu())
 
 

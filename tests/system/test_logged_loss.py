@@ -62,7 +62,7 @@ def test_no_jump_where_pruning_begins(tmp_path, loop, kind, normalize):
     steps = train(runner)
     logged, _ = runner.message_hub.get_scalar('train/loss').data
     losses = np.repeat(logged, [len(step['images']) for step in steps])
-    all_scores = infobatch_hook(runner).run.tables.scores
+    all_scores = infobatch_hook(runner).run.table.scores
     mean = all_scores.mean()
     assert losses[:SIZE].mean() == pytest.approx(mean, rel=1e-5)
     # Whole plans that prune.

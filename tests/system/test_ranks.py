@@ -65,7 +65,7 @@ def train_with_global_batch(rank, results, **changes):
             ],
             saves=saves,
             lookahead=hook and hook.run.schedule.min_gap,
-            scores=hook and hook.run.tables.scores,
+            scores=hook and hook.run.table.scores,
             collectives=collectives)
 
 

@@ -137,7 +137,7 @@ def test_resume_is_exact(tmp_path, name):
     runner = build(tmp_path, **changes)
     steps = train(runner)
     if 'less than a batch' not in name:
-        assert infobatch_hook(runner).run.tables.pruned.sum() > 11
+        assert infobatch_hook(runner).run.table.pruned.sum() > 11
     folder, runners = tmp_path, []
     for checkpoint in checkpoints:
         # Until the end of the test, which stops their workers at once.

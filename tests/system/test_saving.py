@@ -246,6 +246,6 @@ def test_a_loop_that_goes_on_after_an_error_within_a_step(tmp_path):
     runner.train_loop.run_iter = skips
     steps = train(runner)
     images = sum(column(steps, 'images'), [])
-    visits = infobatch_hook(runner).run.tables.visits
+    visits = infobatch_hook(runner).run.table.visits
     assert len(skipped) == 3 and len(images) == 37 * 3
     assert visits.tolist() == np.bincount(images, minlength=11).tolist()

@@ -79,7 +79,7 @@ def test_scores_of_less_than_two_passes(tmp_path):
     steps = train(runner)
     images, scores = (
         np.ravel(column(steps, name)) for name in ('images', 'scores'))
-    table = infobatch_hook(runner).run.tables.scores
+    table = infobatch_hook(runner).run.table.scores
     for image, score in dict(zip(images, scores)).items():
         assert table[image] == pytest.approx(score)
     log = read_log(tmp_path)

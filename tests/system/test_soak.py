@@ -182,8 +182,8 @@ def test_accounts(trained, record_property):
     saved = runner.message_hub.get_scalar('infobatch/saved_iters').current()
     assert soak.max_iters + saved == pytest.approx(soak.full_iters, rel=0.25)
     num_nan = log.num_nan[:soak.annealing_iter].sum()
-    assert num_nan == hook.run.tables.non_finite > 3
-    assert np.isfinite(hook.run.tables.scores).all()
+    assert num_nan == hook.run.table.non_finite > 3
+    assert np.isfinite(hook.run.table.scores).all()
     assert all(p.isfinite().all() for p in runner.model.parameters())
     record_property(
         f'soak of {soak.policy}',

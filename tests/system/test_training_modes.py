@@ -98,7 +98,7 @@ def test_mixed_precision(tmp_path, monkeypatch, dtype):
             'optim_wrapper.loss_scale': dict(init_scale=1024.),
         })
     assert runner.optim_wrapper.loss_scaler.get_scale() == 1024
-    assert np.isfinite(infobatch_hook(runner).run.tables.scores).all()
+    assert np.isfinite(infobatch_hook(runner).run.table.scores).all()
     assert column(steps[:3], 'scores') != column(full[:3], 'scores')
     for name in ('scores', 'loss'):
         # The first pass, in which the trainings are still the same.
@@ -137,5 +137,5 @@ def test_validation(tmp_path):
     finished = build(tmp_path, resume=True, **VALIDATED)
     assert train(finished) == []
     np.testing.assert_array_equal(
-        infobatch_hook(finished).run.tables.scores,
-        infobatch_hook(runner).run.tables.scores)
+        infobatch_hook(finished).run.table.scores,
+        infobatch_hook(runner).run.table.scores)

@@ -170,7 +170,7 @@ def test_trainings_prune_and_resume(tmp_path, changes, name):
     indices = images_of(steps)
     assert sorted(indices[:6]) == LIST and set(indices) == set(LIST)
     assert max(map(max, column(steps, 'weights'))) > 1
-    tables = infobatch_hook(runner).run.tables
+    tables = infobatch_hook(runner).run.table
     assert len(tables.scores) == len(tables.visits) == 6
     assert (tables.scores != 1).all()
     assert state_of(runner)['paths_comparable'] == [True]

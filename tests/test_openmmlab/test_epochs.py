@@ -28,7 +28,7 @@ def test_schedulers_make_the_steps_of_the_baseline(per_epoch, sizes,
     for epoch, size in enumerate(sizes):
         ones = np.ones(size, np.float32)
         stream.deal(EpochPlan(np.arange(size), ones), size)
-        assert run.epoch == epoch
+        assert run.epoch == epoch + 1
         begin, is_over, made_up = (stream.position, False, steps
                                    < epoch * per_epoch)
         while True:

@@ -62,11 +62,11 @@ def test_epochs_slot_by_slot(epochs, size, begin, drop_last):
                 for slot in range(stream.position, end):
                     expected[slot] = iteration
                 stream.advance(end)
-                assert iterations.until(end) == iteration
+                assert iterations.before(end) == iteration
         stream.advance(stream.end)
-        assert iterations.until(stream.end) == iteration
+        assert iterations.before(stream.end) == iteration
     numbers = np.array(sorted(expected), int)
-    found = iterations.of(numbers)
+    found = iterations.of_visits(numbers)
     assert found.tolist() == [expected[slot] for slot in numbers]
 
 
@@ -91,7 +91,7 @@ def test_many_short_epochs_between_two_merges():
         iterations.schedule,
         warn=print,
         seed=0,
-        times=iterations.of,
+        times=iterations.of_visits,
         every_rank_trains=True)
     expected, iteration = np.zeros(10, int), 0
     for epoch in range(2501):
@@ -106,11 +106,11 @@ def test_many_short_epochs_between_two_merges():
         visited = np.arange(begin, plan.end)
         run.log.record(Entry(visited, torch.ones(len(visited))))
         stream.advance(plan.end)
-    assert iteration > 2 * 2500 and run.tables.last_visit.max() == 4
+    assert iteration > 2 * 2500 and run.table.last_visit.max() == 4
     run.merge()
-    assert run.tables.last_visit.tolist() == expected.tolist()
-    assert iterations.until(stream.end) == iteration
-    assert iterations.saved(stream.place) == 4 * 2501 - iteration
+    assert run.table.last_visit.tolist() == expected.tolist()
+    assert iterations.before(stream.end) == iteration
+    assert iterations.saved_at(stream.place) == 4 * 2501 - iteration
 
 
 @given(
@@ -120,17 +120,17 @@ def test_iterations_of_a_stream(position, iteration, size, slots):
     """By iterations, each has as many slots, from where the count begins."""
     iterations = Iterations(10, size, 50, 0.8)
     numbers = np.array(sorted({*slots}), int)
-    assert iterations.of(numbers).tolist() == [
+    assert iterations.of_visits(numbers).tolist() == [
         1 + slot // size for slot in numbers
     ]
     run = Run(np.arange(10), RandomPruning(), iterations.schedule, print)
     run.start_afresh(position)
     iterations.resume(run, iteration, 0.)
-    assert iterations.of(position + numbers).tolist() == [
+    assert iterations.of_visits(position + numbers).tolist() == [
         iteration + 1 + slot // size for slot in numbers
     ]
     for slot in slots:
-        assert iterations.until(position + slot) == (
+        assert iterations.before(position + slot) == (
             pytest.approx(iteration + slot / size))
     state = iterations.state_dict(Place(position, position))
     assert state == dict(
@@ -156,15 +156,15 @@ def test_the_same_in_slots():
     iterations = Iterations(100, 8, 30, 0.5, 0.3, first_pass=200)
     schedule = iterations.schedule
     assert (iterations.unit, iterations.annealing_at) == ('iteration', 15)
-    assert (schedule.length, schedule.begin, schedule.annealing) == (240, 72,
-                                                                     120)
+    assert (schedule.length, schedule.begin,
+            schedule.annealing_from) == (240, 72, 120)
     assert schedule.first_pass == 200 and not schedule.by_epoch
     assert schedule.end is None and iterations.schedule_iters == 30
     iterations = Iterations(100, 8, 30, 0.5, 0.3, iters_per_epoch=13)
     schedule = iterations.schedule
     assert (iterations.unit, iterations.annealing_at) == ('epoch', 15)
-    assert (schedule.length, schedule.begin, schedule.annealing) == (3000, 900,
-                                                                     1500)
+    assert (schedule.length, schedule.begin,
+            schedule.annealing_from) == (3000, 900, 1500)
     assert schedule.by_epoch and iterations.schedule_iters == 390
     # Of 1500 slots of pruned epochs a half is saved.
     half = iterations.outcome(0.5)
@@ -188,8 +188,8 @@ def test_another_batch_size_moves_annealing():
     assert (after.slots_per_iter, after.annealing_at) == (20, 30)
     # 14 iterations are left until annealing.
     assert schedule.room(other.stream.place) == 14 * 20
-    assert schedule.clock(Place(440, 0)) == schedule.annealing
-    assert after.until(180) == 17
+    assert schedule.clock(Place(440, 0)) == schedule.annealing_from
+    assert after.before(180) == 17
 
 
 # Going on --------------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_a_resumed_run_is_the_same(policy, batch_size, lookahead, at):
     assert facts(part.records + rest.records) == facts(whole.records)
     check_same(rest, whole)
     whole.run.merge()
-    assert whole.tables.last_visit.max() == max(
+    assert whole.table.last_visit.max() == max(
         number // batch_size + 1 for number, slot in enumerate(whole.slots)
         if number < 51 * batch_size)
 
@@ -273,7 +273,7 @@ def test_another_batch_size(policy, before, after, lookahead, next_lookahead,
         assert record.annealing <= plan.is_full
         assert record.annealing or record.first_slot + len(plan) <= annealing
     iters = [
-        training.iterations.until(record.first_slot)
+        training.iterations.before(record.first_slot)
         for training in (part, rest) for record in training.records
     ]
     assert iters == sorted(iters)
@@ -365,12 +365,12 @@ def test_plans_drawn_ahead_are_counted_anew():
     assert later and stream.current is current
     for plan in later:
         ahead = plan.first_slot - stream.position
-        assert iterations.until(plan.first_slot) == pytest.approx(31 +
-                                                                  ahead / 3)
+        assert iterations.before(plan.first_slot) == pytest.approx(31 +
+                                                                   ahead / 3)
         saved = part.saved + (plan.covered -
                               stream.place.covered) / 3 - ahead / 3
-        assert iterations.saved(Place(plan.first_slot,
-                                      plan.covered)) == pytest.approx(saved)
+        assert iterations.saved_at(Place(plan.first_slot,
+                                         plan.covered)) == pytest.approx(saved)
     assert rest.saved == pytest.approx(part.saved, abs=1e-9)
 
 
@@ -405,13 +405,13 @@ def test_each_plan_adds_what_is_left_out(lookahead):
     training = DrivenIterations(
         QuantileTiers(), lookahead=lookahead, annealing_step=50).train(60)
     training.run.merge()
-    assert training.tables.last_visit.max() == 50
+    assert training.table.last_visit.max() == 50
     saved = []
     for record in training.records:
         place = Place(record.first_slot, record.covered * SIZE)
-        made = training.iterations.until(record.first_slot)
+        made = training.iterations.before(record.first_slot)
         assert made == record.first_slot / 2
-        saved.append(training.iterations.saved(place))
+        saved.append(training.iterations.saved_at(place))
         assert saved[-1] == pytest.approx(record.covered * SIZE / 2 - made)
     assert saved == sorted(saved) and training.saved == saved[-1] > 5
     full = DrivenIterations(MeanThreshold(0), 7).train(60)
@@ -431,7 +431,7 @@ def test_a_repeated_dataset():
     assert records[3].kept < 5
     full = list(itertools.islice(InfiniteSampler(range(15), seed=3), 15))
     assert [index for index, _ in training.slots[:15]] == full
-    assert training.tables.visits.sum() == 120
+    assert training.table.visits.sum() == 120
     # In a loop of one's own, each index is an image.
     session = Session(dataset, QuantileTiers(), epochs=9, stream=True)
     plans = plans_of(session)
@@ -475,7 +475,7 @@ def test_begin_within_a_run(at, resumed):
         training, first = pruned[0]
         assert first.first_slot == schedule.prune_from
         place = Place(first.first_slot, first.covered * SIZE)
-        assert training.iterations.saved(place) == pytest.approx(5)
+        assert training.iterations.saved_at(place) == pytest.approx(5)
         # The budget counts what was saved.
         progress = schedule.progress(place)
         assert progress.covered - progress.spent == pytest.approx(10)
@@ -506,7 +506,7 @@ def test_the_budget_after_beginning_within_a_run_by_epochs(
     for epoch in (40, 41):
         run = training.run
         run.next_plan(StepSize(1, False))
-        run.tables.last_visit[:] = 1
+        run.table.last_visit[:] = 1
         if epoch == 40:
             run.stream.advance(run.stream.end)
             if resumed:
@@ -528,7 +528,7 @@ def test_begin_within_a_run_by_epochs(epoch):
     assert training.saved == 5
     assert training.run.schedule.prune_from == SIZE * (epoch + 1)
     training.train()
-    assert len(training.plans) == 6 - epoch and training.run.epoch == 5
+    assert len(training.plans) == 6 - epoch and training.run.epoch == 6
     baseline = DefaultSampler(range(SIZE), seed=3)
     for number, (record, plan) in enumerate(training.plans, epoch):
         assert record.covered == number

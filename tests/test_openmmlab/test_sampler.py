@@ -62,7 +62,7 @@ def run_of(sampler, policy=None, by_epoch=False):
         shuffle=sampler.shuffle,
         seed=sampler.seed,
         every_rank_trains=True)
-    run.tables.last_visit[:] = 1
+    run.table.last_visit[:] = 1
     return run
 
 
@@ -76,7 +76,7 @@ def connected(sampler, *args, **kwargs):
 def take(sampler, run, batch_size):
     """Train on a batch, and return the slots of all ranks."""
     size = sampler.batch_size(batch_size) * sampler.world_size
-    slots = run.stream.rest().at(slice(size))
+    slots = run.stream.slots_left().at(slice(size))
     run.stream.advance(run.stream.position + size)
     return slots
 
@@ -265,8 +265,8 @@ def begin_epoch(sampler, run, epoch):
     step = StepSize(1, drop_last=False)
     sampler.set_epoch(epoch)
     run.stream.advance(run.stream.end)
-    assert run.next_plan(step) and run.epoch == epoch
-    run.fit(step)
+    assert run.next_plan(step) and run.epoch == epoch + 1
+    run.go_on_with(run.rest_for(step))
     sampler.begin_epoch()
 
 
@@ -382,13 +382,13 @@ def test_other_readers_by_epochs(rank):
     first = next(loop)
     with pytest.raises(Refusal, match='than the training loop reads from'):
         next(iter(sampler))
-    assert run.stream.rest().indices[rank] == first
+    assert run.stream.slots_left().indices[rank] == first
     assert str(run.stream.state_dict()) == before
     take(sampler, run, 1)
     before = str(run.stream.state_dict())
     assert list(sampler) == list(baseline)
     assert str(run.stream.state_dict()) == before
-    assert list(loop) == run.stream.rest().indices[rank::2].tolist()
+    assert list(loop) == run.stream.slots_left().indices[rank::2].tolist()
     take(sampler, run, 1)
     sampler.end_epoch()
     assert list(sampler) == list(baseline)

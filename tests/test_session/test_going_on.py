@@ -130,7 +130,7 @@ def test_a_loop_of_ones_own(stream):
     full = [plan.is_full for _, plan in plans]
     assert full[:2] == [True, False] and full[-1] and sum(full) < len(full) / 2
     # All that was seen is in the tables.
-    tables = session._run.tables
+    tables = session._run.table
     session.state_dict()
     assert tables.visits.tolist() == np.bincount(images).tolist()
 

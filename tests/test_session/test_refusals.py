@@ -313,7 +313,7 @@ def test_losses_stand_in_for_norms(scale):
                 step(session, slots, scale, with_norms=False)
     state = state_of(session)
     scores = [scale * (i + 1) for i in range(SIZE)]
-    assert session._run.tables.scores.tolist() == scores
+    assert session._run.table.scores.tolist() == scores
     worth = session.worth.value
     assert worth == 1 if scale > 0 else math.isnan(worth)
     rest = own(RandomPruning(0.5))
@@ -330,7 +330,7 @@ def test_a_batch_without_norms_does_not_count():
         for slots, _ in session.loader(SIZE):
             step(session, slots, with_norms=epoch < 2)
     session.state_dict()
-    tables = session._run.tables
+    tables = session._run.table
     assert tables.last_visit.max() == session._run.stream.position == 27
     assert not session._run.lacks_norms and not tables.sums.any()
 
@@ -343,7 +343,7 @@ def test_weight_0_has_a_loss_and_no_gradient(score):
         return EpochPlan(np.arange(SIZE), np.float32([2, 0, *11 * [1]]))
 
     session = own(policy)
-    tables = session._run.tables
+    tables = session._run.table
     tables.score = score
     for scale in (1., 2.):
         for slots, _ in session.loader(4):
@@ -367,7 +367,7 @@ def test_losses_that_are_not_finite():
         session.weigh(losses, slots)
     with said('2 scores of images were NaN or infinite, 2 so far'):
         session.state_dict()
-    tables = audit.run.tables
+    tables = audit.run.table
     assert tables.scores[[7, 9]].tolist() == [1, 1]
     assert (np.delete(tables.scores, [7, 9]) == 2).all()
     assert tables.non_finite == 2 and (tables.visits == 1).all()

@@ -137,7 +137,7 @@ def test_types_of_losses(dtype):
                 check_dtype=False)
             trainer.update(weighed.mean())
     assert audit.session.epoch == EPOCHS
-    assert np.isfinite(audit.run.tables.scores).all()
+    assert np.isfinite(audit.run.table.scores).all()
 
 
 def test_a_gradient_of_a_gradient():
@@ -250,8 +250,8 @@ def test_a_term_at_the_predictions_is_noticed():
     audit = trainer.audit
     assert audit.run.lacks_norms
     kept = [*audit.plans[-1].weights]
-    assert audit.run.tables.sums[:, 2].sum() == pytest.approx(
-        audit.run.tables.scores[kept].sum(), 1e-4)
+    assert audit.run.table.sums[:, 2].sum() == pytest.approx(
+        audit.run.table.scores[kept].sum(), 1e-4)
 
 
 def test_a_view_keeps_a_term_apart():
@@ -273,7 +273,7 @@ def test_a_term_that_comes_later_is_noticed():
     trainer = epochs_with_a_term([0, 0, 0])
     run = trainer.audit.run
     trainer.session.state_dict()
-    sums = run.tables.sums.copy()
+    sums = run.table.sums.copy()
     assert sums.sum() > 0
     with said(OTHER_TERM):
         for slots, (inputs, labels, images) in trainer.audit.loader(20):
@@ -282,7 +282,7 @@ def test_a_term_that_comes_later_is_noticed():
             mean = trainer.session.weigh(losses, slots, logits).mean()
             (mean + logits.square().sum(1).mean()).backward()
         trainer.session.state_dict()
-    assert run.lacks_norms is False and not run.tables.sums.any()
+    assert run.lacks_norms is False and not run.table.sums.any()
 
 
 def test_hooks_of_others_at_the_predictions_act_once():
@@ -311,7 +311,7 @@ def test_a_state_between_weigh_and_backward_keeps_the_norms():
             sum(weighed).backward()
             weighed.clear()
     sum(weighed).backward()
-    tables = trainer.audit.run.tables
+    tables = trainer.audit.run.table
     for _ in range(2):
         session.state_dict()
     visits, norms = tables.sums[:, [0, 2]].sum(0)
@@ -337,7 +337,7 @@ def test_negative_losses_are_no_norms(policy):
                     audit.session.weigh(losses, slots).mean().backward()
         worth = audit.session.worth.value
         assert np.isnan(worth) if constant else np.isfinite(worth)
-        scores.append(audit.run.tables.scores - constant)
+        scores.append(audit.run.table.scores - constant)
     assert len(audit.plans) == EPOCHS
     np.testing.assert_allclose(*scores, atol=1e-5)
 
@@ -401,7 +401,7 @@ def test_what_prunes_nothing_is_the_baseline(policy, stream):
     parameters, expected = baseline(images)
     assert losses == expected
     assert torch.equal(trainer.parameters(), parameters)
-    assert audit.run.tables.visits.min() > 0
+    assert audit.run.table.visits.min() > 0
 
 
 @by_stream

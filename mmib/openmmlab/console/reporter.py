@@ -169,7 +169,7 @@ class Reporter:
         if not record.logged:
             return
         place = Place(plan.first_slot, plan.covered)
-        saved_iters = self._iterations.saved(place)
+        saved_iters = self._iterations.saved_at(place)
         pass_length = self._schedule.pass_length
         kept_share = record.kept / pass_length
         scalars: Dict[str, float] = dict(
@@ -182,7 +182,7 @@ class Reporter:
         self._add_scalars(**scalars)
         self._write(
             **record.to_dict(),
-            iter=self._iterations.until(plan.first_slot),
+            iter=self._iterations.before(plan.first_slot),
             saved_iters=saved_iters)
         threshold = (f', below a score of {record.threshold:.4f}'
                      if record.threshold else '')
@@ -239,7 +239,7 @@ class Reporter:
         """Report what the run saved."""
         run, iteration = self._run, self._runner.iter
         place, fresh_from = run.stream.place, self._schedule.fresh_from
-        saved = self._iterations.saved(place)
+        saved = self._iterations.saved_at(place)
         self._add_scalars(saved_iters=saved)
         # Since all scores were 1.
         visits = place.covered - fresh_from

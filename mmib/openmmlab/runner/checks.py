@@ -107,7 +107,7 @@ def check_ranks(run: Run, delivery: DeliveryCheck) -> None:
         return
     own = torch.tensor(
         [run.schedule.pass_length,
-         len(run.tables.scores), delivery.checksum])
+         len(run.table.scores), delivery.checksum])
     if any(not torch.equal(other, own) for other in all_gather(own)):
         raise Refusal(
             'The ranks have read different images, or the same images in '

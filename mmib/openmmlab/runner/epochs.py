@@ -43,7 +43,7 @@ class ScheduleSteps(ParamSchedulerHook):
         the slot after its last step."""
         self._end = end
         if self._num_steps is None:
-            self._num_steps = self._run.epoch * self._steps_per_epoch
+            self._num_steps = (self._run.epoch - 1) * self._steps_per_epoch
 
     def due(self) -> int:
         """Return how many steps this iteration stands for."""
@@ -51,7 +51,7 @@ class ScheduleSteps(ParamSchedulerHook):
         assert run.stream.newest is not None and self._num_steps is not None
         start = run.stream.newest.first_slot
         done = per_epoch * (run.stream.position - start) // (self._end - start)
-        due = max(run.epoch * per_epoch + done - self._num_steps, 0)
+        due = max((run.epoch - 1) * per_epoch + done - self._num_steps, 0)
         self._num_steps += due
         return due
 
@@ -78,14 +78,14 @@ def begin_epoch(runner: Runner, run: Run, iterations: Iterations,
     schedule, loader = run.schedule, runner.train_dataloader
     step = StepSize(iterations.slots_per_iter, loader.drop_last)
     loader.sampler.set_epoch(runner.epoch)
-    is_open = run.epoch == runner.epoch
+    is_open = run.epoch == runner.epoch + 1
     while not is_open:
         # Slots of the epoch before that filled no batch are given up.
         run.stream.advance(run.stream.end)
         run.next_plan(step)
         # A Runner may have another count than a checkpoint.
-        is_open = run.epoch >= runner.epoch
-    run.fit(step)
+        is_open = run.epoch > runner.epoch
+    run.go_on_with(run.rest_for(step))
     stream = run.stream
     loader.sampler.begin_epoch()
     # With `drop_last` the loader leaves what doesn't fill a batch.

@@ -93,7 +93,7 @@ class Iterations:
     @property
     def annealing_at(self) -> int:
         """int: How many of :attr:`unit` come before annealing begins."""
-        return self.schedule.annealing // self._size
+        return self.schedule.annealing_from // self._size
 
     def begin_epoch(self, stream: Stream, iteration: int, iters: int) -> None:
         """Note that an epoch, or the rest of an epoch, begins at the position
@@ -103,7 +103,7 @@ class Iterations:
             marks.pop(0)
         self._marks = marks
 
-    def of(self, numbers: np.ndarray) -> np.ndarray:
+    def of_visits(self, numbers: np.ndarray) -> np.ndarray:
         """Return the iteration of the visit of each slot, from 1.
 
         Args:
@@ -115,7 +115,7 @@ class Iterations:
         return iterations[rows] + 1 + (numbers -
                                        slots[rows]) // self.slots_per_iter
 
-    def until(self, slot: float) -> float:
+    def before(self, slot: float) -> float:
         """Return the iterations before a slot. Plans of a run that counts
         iterations may begin within an iteration."""
         if self.schedule.by_epoch:
@@ -125,11 +125,11 @@ class Iterations:
             return mark.iteration + min(made, mark.most)
         return (slot - self.schedule.zero.spent) / self.slots_per_iter
 
-    def saved(self, place: Place) -> float:
+    def saved_at(self, place: Place) -> float:
         """Return the iterations saved until a place, compared with the
         baseline."""
         covered = place.covered - self.schedule.zero.covered
-        saved = covered / self._covered_per_iter - self.until(place.spent)
+        saved = covered / self._covered_per_iter - self.before(place.spent)
         # Without rounding errors, which would show as "-0 iterations".
         return round(saved + self._surplus, 9) + 0.
 
@@ -157,8 +157,8 @@ class Iterations:
         """
         place, size = run.stream.place, self.slots_per_iter
         self._marks = [Mark(int(place.spent), iteration)]
-        if (self.until(place.spent) == iteration
-                and abs(self.saved(place) - saved) < _ROUNDING):
+        if (self.before(place.spent) == iteration
+                and abs(self.saved_at(place) - saved) < _ROUNDING):
             # Other sums would have other rounding errors.
             return
         if self.schedule.by_epoch:
@@ -173,8 +173,8 @@ class Iterations:
     def state_dict(self, place: Place) -> Dict[str, Any]:
         """Return plain Python values, given the place of the run."""
         return dict(
-            iteration=int(self.until(place.spent)),
-            saved=self.saved(place),
+            iteration=int(self.before(place.spent)),
+            saved=self.saved_at(place),
             slots_per_iter=self.slots_per_iter,
             annealing_at=self.annealing_at)
 

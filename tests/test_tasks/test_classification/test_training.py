@@ -44,7 +44,7 @@ def losses(runner):
 def test_training_scores_each_image_and_saves_iterations(trained_on_mixtures):
     runner = trained_on_mixtures
     run = infobatch_hook(runner).run
-    scores = run.tables.scores
+    scores = run.table.scores
     assert np.isfinite(scores).all() and (scores != 1).all()
     assert state_of(runner)['iterations']['saved'] > 1
     assert not run.lacks_norms
@@ -82,7 +82,7 @@ def test_what_prunes_nothing_is_the_baseline(tmp_path, policy, rtol):
     assert len(np.unique(losses(ours))) > 30
     if rtol == 0:
         assert_equal(weights_of(ours), weights_of(baseline))
-    assert (infobatch_hook(ours).run.tables.scores != 1).all()
+    assert (infobatch_hook(ours).run.table.scores != 1).all()
 
 
 def test_operations_of_a_step(tmp_path):

@@ -50,7 +50,7 @@ def test_pruned(tmp_path, model):
     runner = build(tmp_path, model, ratio=0.75)
     steps = train(runner)
     run = small_training.infobatch_hook(runner).run
-    tables = run.tables
+    tables = run.table
     assert (tables.ema, tables.score) == (0.8, 'gradient')
     assert not run.lacks_norms
     assert len(steps) < 0.9 * small.MAX_EPOCHS * 7
@@ -64,7 +64,7 @@ def test_pruned(tmp_path, model):
 def train_rank(rank, results, work_dir):
     runner = build(work_dir)
     results[rank] = (train(runner), small_training.weights_of(runner),
-                     small_training.infobatch_hook(runner).run.tables.scores)
+                     small_training.infobatch_hook(runner).run.table.scores)
 
 
 def test_two_ranks(tmp_path):
@@ -89,7 +89,7 @@ def test_scoring_alone_is_the_baseline(tmp_path, model):
             runner, lambda runner, batch, outputs: outputs['loss'].item())
         trained.append((losses, small_training.weights_of(runner)))
     small_training.assert_equal(*trained)
-    scores = small_training.infobatch_hook(runner).run.tables.scores
+    scores = small_training.infobatch_hook(runner).run.table.scores
     assert len(set(scores.tolist())) == small.SIZE
 
 
