@@ -14,7 +14,7 @@ FRAMEWORKS ?= .venv-frameworks
 # torch, numpy, pytest and hypothesis alone.
 CORE ?= .venv-core
 # Of pytest:
-#   make test ARGS="-k Neyman tests/test_pruning"
+#   make test ARGS="-k Neyman tests/test_plans"
 ARGS ?=
 # All tests run in two processes, each of which takes whole files, in order:
 # the tests of a file share trainings, and the longest files are the first.
@@ -22,10 +22,7 @@ ARGS ?=
 PARALLEL = $(if $(ARGS),,-n 2 --dist loadfile --no-loadscope-reorder)
 
 # What needs no MMEngine.
-CORE_TESTS = tests/test_pruning tests/test_slots.py tests/test_stream.py \
-	tests/test_schedule.py tests/test_passes.py tests/test_visits.py \
-	tests/test_worth.py tests/test_weigh.py tests/test_planner.py \
-	tests/test_run.py tests/test_explain.py tests/test_states.py
+CORE_TESTS = tests/test_plans tests/test_stream tests/test_scores tests/test_run
 
 .PHONY: demo test test-core test-openmmlab test-mmpretrain test-mmdet test-frameworks coverage lint docs
 

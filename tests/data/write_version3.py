@@ -3,8 +3,8 @@
 on from each of them.
 
 The states, and the steps after each state, are those of mmib at commit
-b8f1bd1, with this file and ``tests/test_version3.py`` added to the checkout,
-and with one change: in a plan that prunes, the slots that are repeated for
+b8f1bd1, with this file and ``test_version3.py`` added to the checkout, and
+with one change: in a plan that prunes, the slots that are repeated for
 other ranks are random ones, as today. In the root of the repository, this
 command was run:
 
@@ -23,8 +23,8 @@ from pathlib import Path
 import torch
 
 from mmib.run.states import VERSION
-from tests import test_version3 as version3
 from tests.helpers.processes import run_ranks
+from tests.test_run import test_version3 as version3
 
 
 def train(work_dir, checkpoint=None, **arguments):

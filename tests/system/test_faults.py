@@ -2,7 +2,7 @@
 """What can go wrong in a run, done to a real one.
 ``docs/troubleshooting.md`` is the table of it; what a checkpoint can be
 resumed with is in ``test_resume.py``, and a damaged one in
-``tests/test_checkpoint.py``."""
+``tests/test_run/test_damage.py``."""
 import builtins
 import os
 import os.path as osp

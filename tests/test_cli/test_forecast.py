@@ -14,7 +14,7 @@ from tests.helpers.segmentors import BASELINE, small_config, write_images
 
 ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
 EXAMPLE = osp.join(ROOT, 'examples/small_data/baseline.py')
-# On 11 images, 3 in a batch, 30 iterations, as in tests/test_hook.py.
+# On 11 images, 3 in a batch, 30 iterations, as in the tests of the hook.
 TIERS = [
     'A pass is 11 images, an iteration 3 of them on 1 GPU.',
     'QuantileTiers(quantiles=(0.2, 0.85), ratios=(0.75, 0.5)) prunes until '

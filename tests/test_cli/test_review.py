@@ -16,8 +16,8 @@ from mmengine.config import Config
 from mmib.labels.verdicts import Judged, read_review, write_review
 from tests.helpers.segmentors import read_log, write_images
 from tests.helpers.work_dirs import files_config, rank_by_score
+from tests.test_openmmlab.test_datasets import build
 
-from ..test_datasets import build
 from .test_train import SHORT, text_of
 
 HEADER = 'image,verdict,rank,score,date\n'

@@ -15,8 +15,8 @@ from tests.helpers import segmentors as small_training
 from tests.helpers.epochs import by_epoch
 from tests.helpers.segmentors import (check_resumed, column, infobatch_hook,
                                       read_log, small_config, state_of, train)
-from tests.test_datasets import (DATASETS_TO_WRAP, TWO, build, only,
-                                 path_dataset)
+from tests.test_openmmlab.test_datasets import (DATASETS_TO_WRAP, TWO, build,
+                                                only, path_dataset)
 
 # Of 14 images.
 LIST = [1, 2, 4, 7, 8, 10]

@@ -14,9 +14,9 @@ from mmib.labels import listed_images
 from mmib.labels import masks as module
 from mmib.labels.masks import masks_checksum, short_names
 from tests.test_cli.conftest import run  # noqa: F401
-from tests.test_datasets import build
 from tests.test_labels import test_repair
 from tests.test_labels.test_repair import as_labels, dataset_of, raw
+from tests.test_openmmlab.test_datasets import build
 
 brush, config = test_repair.brush, test_repair.config
 

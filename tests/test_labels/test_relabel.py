@@ -14,7 +14,8 @@ from mmib.labels.config import list_images, lists_checksum
 from mmib.labels.images import numbers_in_whole
 from mmib.openmmlab.data.datasets import image_numbers
 from tests.helpers.segmentors import small_config
-from tests.test_datasets import build, concat, path_dataset, wrapper
+from tests.test_openmmlab.test_datasets import (build, concat, path_dataset,
+                                                wrapper)
 
 CLASSES = ('cat', 'cow', 'dog', 'dog, wild')
 

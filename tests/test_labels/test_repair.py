@@ -27,9 +27,9 @@ from mmib.labels.verdicts import Judged, write_review
 from mmib.report.checkpoint import Checkpoint
 from tests.helpers.segmentors import BASELINE, read_log, write_images
 from tests.helpers.work_dirs import files_config
+from tests.test_openmmlab.test_datasets import build
 
 from ..test_cli.conftest import run  # noqa: F401
-from ..test_datasets import build
 from .test_gallery import decoded
 
 MASKS = 'data/annotations/training'

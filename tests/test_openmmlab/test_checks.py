@@ -12,7 +12,7 @@ from mmib.openmmlab.runner.checks import check_length, check_ranks
 from mmib.openmmlab.runner.iterations import Iterations
 from tests.helpers.processes import run_ranks
 from tests.helpers.runs import SIZE, DrivenRun
-from tests.test_datasets import Listed
+from tests.test_openmmlab.test_datasets import Listed
 
 
 @pytest.mark.parametrize('iterations, match', [

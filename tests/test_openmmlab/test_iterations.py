@@ -23,7 +23,7 @@ from mmib.stream.stream import Stream
 from tests.helpers.iterations import DrivenIterations
 from tests.helpers.runs import (POLICIES, SIZE, dealt, facts, loop, plans_of,
                                 state_of)
-from tests.test_datasets import Listed
+from tests.test_openmmlab.test_datasets import Listed
 
 # Counting --------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ import pytest
 from mmib.errors import Refusal
 from mmib.openmmlab.registry import build_policy
 from mmib.plans.plan import prune_tiers
-from tests.test_pruning.test_policies import Stateful
+from tests.test_plans.test_policies import Stateful
 
 
 def test_policies_are_built_from_configs():

@@ -19,7 +19,7 @@ from mmib.pruning import EpochPlan, ScoreOnly, as_policy
 from mmib.run.run import Run
 from mmib.stream.schedule import Schedule, StepSize
 from tests.helpers.runs import dealt, plans_of, state_of
-from tests.test_datasets import Listed
+from tests.test_openmmlab.test_datasets import Listed
 
 SIZE = 11
 RANKS = st.integers(1, 4)

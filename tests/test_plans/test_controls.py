@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmib.pruning import EpsilonGreedy, ScoreOnly
-from tests.test_pruning.inputs import (KEEPS, RNGS, SCORES, SELECTIONS, drawn,
-                                       random_scores)
+from tests.test_plans.inputs import (KEEPS, RNGS, SCORES, SELECTIONS, drawn,
+                                     random_scores)
 
 
 def test_what_only_scores_prunes_nothing():
@@ -60,7 +60,7 @@ def test_a_selection_holds_for_a_period():
 
 def test_a_state_stays_as_it_was_read():
     """Checkpoints share its memory. That a run goes on from it exactly is in
-    tests/test_run.py."""
+    tests/test_run."""
     rng = np.random.default_rng(0)
     policy = EpsilonGreedy(0.5)
     policy(rng.random(30, np.float32), rng)

@@ -28,7 +28,7 @@ import mmib
 from mmib.pruning import EpsilonGreedy, Neyman
 from tests.helpers.processes import run_ranks
 
-STATES = Path(__file__).parent / 'data/version3'
+STATES = Path(__file__).parents[1] / 'data/version3'
 NEYMAN = dict(type='Neyman', num_tiers=3, min_keep=0.3)
 RUNNERS = {
     'iterations': dict(),

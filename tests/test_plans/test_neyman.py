@@ -13,7 +13,7 @@ from mmib.errors import Refusal
 from mmib.plans.neyman import allocate
 from mmib.plans.plan import checked
 from mmib.pruning import Neyman, Progress
-from tests.test_pruning.inputs import RNGS, drawn, needing, random_scores
+from tests.test_plans.inputs import RNGS, drawn, needing, random_scores
 
 
 @given(

@@ -13,8 +13,8 @@ from mmib.pruning import (EpochPlan, EpsilonGreedy, MeanThreshold, Neyman,
                           Progress, QuantileTiers, RandomPruning, as_policy,
                           draw_plan)
 from mmib.stream.schedule import StepSize
-from tests.test_pruning.inputs import (KEEPS, RATIOS, RNGS, SCORES, SELECTIONS,
-                                       SHARES, drawn, needing)
+from tests.test_plans.inputs import (KEEPS, RATIOS, RNGS, SCORES, SELECTIONS,
+                                     SHARES, drawn, needing)
 
 TIERS = st.one_of(
     st.builds(MeanThreshold, RATIOS, st.booleans()),
