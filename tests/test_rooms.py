@@ -24,6 +24,7 @@ pruning worth
 scores
 stream
 plans
+stop
 ranks errors version
 """.strip().splitlines()
 LEVELS = {room: i for i, line in enumerate(ROOMS) for room in line.split()}

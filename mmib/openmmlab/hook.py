@@ -18,6 +18,7 @@ from ..scores.table import check_ema
 from ..scores.weigh import to_device
 from ..scores.worth import MeanRatio, VarianceRatio
 from ..stream.schedule import check_fractions
+from ..stop import EXIT_CODE, StopSignal
 from ..stream.slots import Slots
 from . import tasks
 from .batch import BatchContext
@@ -25,10 +26,11 @@ from .console.reporter import Reporter
 from .data.datasets import image_numbers
 from .data.delivery import DeliveryCheck
 from .registry import build_policy
-from .runner.checkpoint import seal, unsealed
+from .runner.checkpoint import save_between_steps, seal, unsealed
 from .runner.checks import (check_batch, check_length, check_ranks,
                             check_training)
-from .runner.compat import at_edges_of_steps, before_saving, restart_loader
+from .runner.compat import (at_edges_of_steps, before_saving, is_accumulating,
+                            restart_loader)
 from .runner.epochs import ScheduleSteps, begin_epoch
 from .runner.iterations import Iterations
 from .runner.mean_weight import decide_mean_weight
@@ -50,7 +52,8 @@ class InfoBatchHook(Hook):
     Each logged plan has a line in the log and scalars, see
     :class:`~mmib.openmmlab.console.reporter.Reporter`. Checkpoints have the
     state under the key ``infobatch``; ``load_from`` without ``resume`` ignores
-    the state.
+    the state. At SIGTERM or SIGUSR1, all ranks save the run after the same
+    step, and exit with the code 75.
 
     Args:
         policy (dict, Policy or Callable): Config of the policy that draws the
@@ -114,6 +117,7 @@ class InfoBatchHook(Hook):
         self._slots: Slots  # Slots of the batch in training.
         # Whether a step has begun that isn't over.
         self._is_in_step = False
+        self._stop = StopSignal()
         self._steps: Optional[ScheduleSteps] = None  # None by iterations.
         self._loaded: Optional[Dict[str, Any]] = None
 
@@ -154,7 +158,9 @@ class InfoBatchHook(Hook):
         if self._steps is None and runner.iter > 0:
             restart_loader(runner.train_loop)
         before_saving(runner, self.run.merge)
-        at_edges_of_steps(runner, self.begin_step, self.end_step)
+        at_edges_of_steps(runner, self.begin_step, self.end_step,
+                          self.leave_step)
+        self._stop.listen()
 
     def _set_up_run(self, runner: Runner, task: tasks.Task) -> None:
         loader = runner.train_dataloader
@@ -302,6 +308,18 @@ class InfoBatchHook(Hook):
         if not self._slots.annealing:
             self._record(data_batch, self.batch.scores, self.batch.norms)
 
+    def leave_step(self, runner: Runner) -> None:
+        """Save the run and exit if the cluster has asked for this, after all
+        other hooks. Between two steps of the optimizer, gradients that are
+        accumulated would be lost. The last step ends the run anyway."""
+        if (self._stop.after_step() and not is_accumulating(runner)
+                and runner.iter + 1 < runner.max_iters):
+            path = save_between_steps(runner)
+            runner.logger.warning(
+                f'InfoBatch: the run stops at {self._stop.name}. The same '
+                f'command with `--resume` goes on from {path}.')
+            raise SystemExit(EXIT_CODE)
+
     def _advance(self) -> None:
         """Move the position to the end of this batch."""
         run, end = self.run, self._slots.end
@@ -362,5 +380,6 @@ class InfoBatchHook(Hook):
 
     def after_train(self, runner: Runner) -> None:
         """Log what the run has saved."""
+        self._stop.close()
         self.run.merge()
         self._reporter.run_ends()

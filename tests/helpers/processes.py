@@ -65,6 +65,8 @@ def _start_rank(rank, function, world_size, prefix, args):
                 timeout=timedelta(seconds=TIME_LIMIT))
         function(rank, *args)
         status = 0
+    except SystemExit as error:
+        status = error.code
     except BaseException as error:
         # torch raises once more when another worker of a loader ends.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -1,15 +1,39 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The state in a checkpoint: sealed with a checksum, and checked when it is
 read."""
+import os.path as osp
 import zlib
+from pathlib import Path
 from typing import Any, Dict
 
 import torch
+from mmengine.dist import is_main_process
+from mmengine.hooks import CheckpointHook
+from mmengine.runner import Runner
 from mmengine.utils import apply_to
 
 from ...errors import damaged
 
 _PLAIN = (str, int, float, bool, type(None))
+
+
+def save_between_steps(runner: Runner) -> str:
+    """Save a checkpoint after a step, from which ``resume`` goes on. Call this
+    function on all ranks, in ``after_train_iter``.
+
+    Returns:
+        str: Path of the checkpoint.
+    """
+    hooks = [each for each in runner.hooks if isinstance(each, CheckpointHook)]
+    folder = hooks[0].out_dir if hooks else runner.work_dir
+    name = f'iter_{runner.iter + 1}.pth'
+    # A checkpoint by epochs would begin the epoch again.
+    runner.save_checkpoint(folder, name, by_epoch=False)
+    path = osp.join(folder, name)
+    if is_main_process():
+        # As CheckpointHook does, for `find_latest_checkpoint`.
+        Path(runner.work_dir, 'last_checkpoint').write_text(path)
+    return path
 
 
 def seal(state: Dict[str, Any]) -> Dict[str, Any]:

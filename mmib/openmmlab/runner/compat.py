@@ -68,13 +68,22 @@ def before_saving(runner: Runner, act: Callable[[], None]) -> None:
     runner.save_checkpoint = act_and_save
 
 
+def is_accumulating(runner: Runner) -> bool:
+    """Return whether the optimizer still waits for gradients of more batches.
+    The function can go when MMEngine's optimizer wrapper shows this."""
+    wrapper = runner.optim_wrapper
+    counts = getattr(wrapper, '_accumulative_counts', 1)
+    return counts > 1 and not wrapper.should_update()
+
+
 class _Edge(Hook):
     """The hook at one end of the list of hooks."""
 
     def __init__(self,
                  begin: Optional[Callable] = None,
-                 end: Optional[Callable] = None) -> None:
-        self._begin, self._end = begin, end
+                 end: Optional[Callable] = None,
+                 leave: Optional[Callable] = None) -> None:
+        self._begin, self._end, self._leave = begin, end, leave
 
     def before_train_iter(self,
                           runner: Runner,
@@ -90,11 +99,15 @@ class _Edge(Hook):
                          outputs: Optional[dict] = None) -> None:
         if self._end is not None:
             self._end(data_batch)
+        if self._leave is not None:
+            self._leave(runner)
 
 
-def at_edges_of_steps(runner: Runner, begin: Callable, end: Callable) -> None:
+def at_edges_of_steps(runner: Runner, begin: Callable, end: Callable,
+                      leave: Callable) -> None:
     """Act at the edges of each step: after all other hooks have prepared the
-    step, and before any of them sees that the step is over.
+    step, before any of them sees that the step is over, and after all of them
+    have seen this.
 
     A hook may save a checkpoint in either event, and may compute losses that
     aren't trained on. Both then lie outside of the step. The function can go
@@ -104,6 +117,10 @@ def at_edges_of_steps(runner: Runner, begin: Callable, end: Callable) -> None:
         runner (Runner): The runner, in ``before_train``.
         begin (Callable): ``begin(runner, batch_idx, data_batch)``.
         end (Callable): ``end(data_batch)``.
+        leave (Callable): ``leave(runner)``.
     """
     # Another list: MMEngine is going through the old one.
-    runner._hooks = [_Edge(end=end), *runner._hooks, _Edge(begin=begin)]
+    runner._hooks = [
+        _Edge(end=end), *runner._hooks,
+        _Edge(begin=begin, leave=leave)
+    ]

@@ -1,0 +1,116 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""A signal that stops a run after a step, the same one on all ranks."""
+import itertools
+import signal
+import threading
+from typing import Optional
+
+import torch.distributed as dist
+
+from .ranks import World, world_of_process
+
+# What a cluster sends before it ends a job. Windows has no SIGUSR1.
+_SIGNALS = [
+    getattr(signal, name) for name in ('SIGTERM', 'SIGUSR1')
+    if hasattr(signal, name)
+]
+EXIT_CODE = 75
+"""int: Exit code of a process that has saved its run at a signal, the one that
+systems call a temporary failure: the same command goes on with the run."""
+
+# Seconds between two looks for the signal of another rank.
+_INTERVAL = 1.
+# Each run of a process has names of its own in the store that ranks share.
+_runs = itertools.count()
+
+
+class StopSignal:
+    """A signal of the cluster, which all ranks heed after the same step.
+
+    A step makes no exchange between ranks. A thread of each rank looks for a
+    signal, its own or that of another rank, in the store of the process group.
+    From then on, a rank waits at the end of its step until all threads have
+    said how many steps their rank has made. No rank can be more than one step
+    further, so the run stops after the step that follows the furthest one.
+
+    A handler that a program has set stays, and mmib then hears nothing of its
+    signal. A second signal ends the process, as without mmib.
+    """
+
+    def __init__(self) -> None:
+        self.name: Optional[str] = None
+        """str, optional: Name of the signal that a rank has received."""
+        self._num_steps = 0
+        self._is_requested = self._is_over = False
+        self._last_step: Optional[int] = None
+        self._is_agreed, self._wakes = threading.Event(), threading.Event()
+        self._key, self._world = f'mmib/stop/{next(_runs)}', World()
+        self._thread: Optional[threading.Thread] = None
+
+    def listen(self) -> None:
+        """Wait for a signal from now on. Call this method on all ranks."""
+        self._world = world_of_process()
+        # Python allows handlers in the main thread alone.
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    signal.signal(number, self._receive)
+        if self._world.size == 1:
+            self._last_step = 0
+            self._is_agreed.set()
+        else:
+            self._thread = threading.Thread(target=self._agree, daemon=True)
+            self._thread.start()
+
+    def _receive(self, number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        self.name = signal.Signals(number).name
+        # Several ranks agree before they wait for each other.
+        self._is_requested = self._world.size == 1
+
+    def after_step(self) -> bool:
+        """Return whether the run stops after this step. Call this method after
+        each step, on all ranks."""
+        self._num_steps += 1
+        if not self._is_requested:
+            return False
+        self._is_agreed.wait()
+        return self._last_step is not None and (self._num_steps
+                                                >= self._last_step)
+
+    def close(self) -> None:
+        """Wait no more, because the last step is over."""
+        for number in _SIGNALS:
+            if signal.getsignal(number) == self._receive:
+                signal.signal(number, signal.SIG_DFL)
+        self._is_over = True
+        self._wakes.set()
+        if self._thread is not None:
+            # Another rank may wait for the number of steps of this one.
+            self._thread.join()
+
+    def _agree(self) -> None:
+        """Agree with the threads of other ranks on the last step."""
+        try:
+            store = dist.PrefixStore(
+                self._key, dist.distributed_c10d._get_default_store())
+            while not (self.name or self._is_over or store.check(['stop'])):
+                self._wakes.wait(_INTERVAL)
+            if self.name:
+                store.set('stop', self.name)
+            elif not self._is_over:
+                self.name = store.get('stop').decode()
+            # The order counts: the rank makes at most one more step.
+            self._is_requested = True
+            store.set(str(self._world.rank), str(self._num_steps))
+            if self._is_over:
+                return
+            ranks = [*map(str, range(self._world.size))]
+            while not store.check(ranks):
+                self._wakes.wait(_INTERVAL / 20)
+            self._last_step = 1 + max(int(store.get(rank)) for rank in ranks)
+        except RuntimeError:
+            # The process group is gone, and with it the run.
+            pass
+        finally:
+            self._is_agreed.set()
