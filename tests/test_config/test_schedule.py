@@ -343,6 +343,12 @@ def test_the_loop(before, changes):
             after_iter=True,
             interval_iters=500,
             stop_iters=500), dict(stop_iters=300)),
+        # The last iterations, and the end of a schedule of the hook's own.
+        (dict(
+            type='SomeHook',
+            num_last_iters=100,
+            max_iters=1000,
+            max_keep_iters=7), dict(num_last_iters=60, max_iters=600)),
     ])
 def test_hooks(before, changes):
     # Those that are no configs stay.
@@ -351,6 +357,31 @@ def test_hooks(before, changes):
     assert hooks[0] == dict(before, **changes)
     assert hooks[0].get('after_iter', True) is True
     assert hooks[1].interval == 100
+
+
+@pytest.mark.parametrize('ratio', [0.6, 1])
+@pytest.mark.parametrize(
+    'hook',
+    [dict(num_last_epochs=15),
+     dict(),
+     dict(stages=[dict(last_epochs=15)])])
+def test_the_last_stage_has_one_begin(hook, ratio):
+    """Hooks that count it from the end move with the schedulers, also by
+    their default."""
+    cfg = baseline(
+        train_cfg=dict(by_epoch=True, max_epochs=300),
+        param_scheduler=[
+            dict(type='LinearLR', end=20),
+            dict(type='ConstantLR', factor=1, begin=285, end=300)
+        ],
+        custom_hooks=[dict(hook, type='YOLOXModeSwitchHook')])
+    after = shorten(cfg, ratio)
+    last = after.train_cfg.max_epochs - after.param_scheduler[1].begin
+    found = after.custom_hooks[0]
+    found = found.get('stages', [found])[0]
+    assert found.get('last_epochs', found.get('num_last_epochs', 15)) == last
+    if ratio == 1:
+        assert after.to_dict() == cfg.to_dict()
 
 
 @pytest.mark.parametrize('sampler', [

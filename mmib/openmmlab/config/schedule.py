@@ -6,7 +6,7 @@ its schedule is shorter too.
 """
 import copy
 import re
-from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from mmengine.config import Config
 
@@ -19,12 +19,18 @@ from .parts import LENGTH_FIELD, check_baseline, length_of, type_name
 _SCHEDULER = re.compile(
     '(Constant|CosineAnnealing|CosineRestart|Exponential|Linear|MultiStep|'
     'OneCycle|Poly|ReduceOnPlateau|Step)(LR|LRRatio|Momentum|ParamScheduler)')
-# `start_iters` is a point in time; `num_iters` and `interval_iters` are not.
+# `start_iters` is a point in time; `num_iters` and `interval_iters` are not. A
+# hook that computes a schedule has the end of the run as `max_iters`.
 _POINT_FIELD = {
-    unit: re.compile(r'(?!.*(?:num|max|interval|every|per|warmup)_)(?:.*_)?' +
+    unit: re.compile(r'max_' + name + 's?|' +
+                     r'(?!.*(?:num|max|interval|every|per|warmup)_)(?:.*_)?' +
                      name + 's?')
     for unit, name in (('iteration', 'iter'), ('epoch', 'epoch'))
 }
+# `num_last_epochs` counts back from the end of the run.
+_LAST_FIELD = dict(
+    iteration=re.compile('(?:.*_)?last_iters'),
+    epoch=re.compile('(?:.*_)?last_epochs'))
 _DURATION_FIELD = re.compile(
     'begin|end|step|period|milestone|iter|T_max|total')
 
@@ -64,6 +70,10 @@ class IterMap(NamedTuple):
     def duration(self, begin: int, length: int) -> int:
         """Map the length of a span that begins at an old iteration."""
         return self.point(begin + length) - self.point(begin)
+
+    def last(self, length: int) -> int:
+        """Map the length of a span that ends with the run."""
+        return self.new - self.point(max(self.old - length, 0))
 
     def interval(self, interval: int) -> int:
         """Map an interval, so that what happens at each interval happens as
@@ -271,24 +281,33 @@ def _convert_hook(hook: dict, iter_map: IterMap) -> None:
             hook['interval'] = iter_map.interval(hook['interval'])
         if 'save_begin' in hook:
             hook['save_begin'] = iter_map.point(hook['save_begin'])
+    if type_name(hook) == 'YOLOXModeSwitchHook' and iter_map.unit == 'epoch':
+        # The default of MMDetection's hook is shortened too.
+        if iter_map.last(15) != 15:
+            hook.setdefault('num_last_epochs', 15)
     _move_points(hook, iter_map)
 
 
 def _move_points(node: dict, iter_map: IterMap) -> None:
     """Move the points in time that the fields of a hook name."""
     for key, value in node.items():
-        is_point = _POINT_FIELD[iter_map.unit].fullmatch(str(key)) is not None
-        if is_point or isinstance(value, (dict, list, tuple)):
-            node[key] = _moved(value, is_point, iter_map)
+        move = None
+        if _LAST_FIELD[iter_map.unit].fullmatch(str(key)):
+            move = iter_map.last
+        elif _POINT_FIELD[iter_map.unit].fullmatch(str(key)):
+            move = iter_map.point
+        if move or isinstance(value, (dict, list, tuple)):
+            node[key] = _moved(value, move, iter_map)
 
 
-def _moved(value: Any, is_point: bool, iter_map: IterMap) -> Any:
+def _moved(value: Any, move: Optional[Callable[[int], int]],
+           iter_map: IterMap) -> Any:
     if isinstance(value, (list, tuple)):
-        return type(value)(_moved(item, is_point, iter_map) for item in value)
+        return type(value)(_moved(item, move, iter_map) for item in value)
     # What has a type of its own, such as a transform, has other iterations.
     if isinstance(value, dict) and 'type' not in value:
         _move_points(value, iter_map)
     # A bool is an int, and EmptyCacheHook has `after_iter=True`.
-    elif is_point and type(value) is int:
-        return iter_map.point(value)
+    elif move and type(value) is int:
+        return move(value)
     return value
