@@ -156,12 +156,14 @@ def _expected(iters: float, full: float, unit: str, knows_images: bool) -> str:
     """Return what is saved, compared with a baseline of as many passes."""
     if full - iters < 0.5 * knows_images or iters == full:
         return ''
+    about = 'about ' if unit == 'epoch' else ''
+    # The length of that baseline isn't known.
+    condition = '' if about else ' if the baseline is as long'
     if not knows_images:
         return (f'It saves about {100 * (1 - iters / full):.0f} % of the '
-                'iterations.')
-    about = 'about ' if unit == 'epoch' else ''
+                f'iterations{condition}.')
     return (f'It saves {about}{number(full - iters)} of {number(full)} '
-            'iterations.')
+            f'iterations{condition}.')
 
 
 def _control(args: Namespace, hook: InfoBatchHook,

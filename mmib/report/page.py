@@ -139,7 +139,7 @@ def summary(run: Run, others: Sequence[Run] = ()) -> List[Figure]:
             Figure(
                 'Full equivalent', number(round(full)),
                 f'iterations that the baseline needs for as many passes: '
-                f'{run.saved_iters / max(full, 1):.0%} saved'))
+                f'{run.saved_iters / max(full, 1):.0%} fewer here'))
     figures += _times(run, others) + _quality(run, others)
     if run.prunes:
         figures.append(_worth(run, others))

@@ -83,4 +83,5 @@ def test_scores_of_less_than_two_passes(tmp_path):
     for image, score in dict(zip(images, scores)).items():
         assert table[image] == pytest.approx(score)
     log = read_log(tmp_path)
-    assert 'WARNING - InfoBatch' not in log and 'saved so far' not in log
+    assert 'WARNING - InfoBatch' not in log
+    assert 'ahead of the baseline' not in log

@@ -184,7 +184,7 @@ def test_logs(tmp_path):
 
     log = read_log(tmp_path)
     assert ('virtual epoch 1, 85 iterations until annealing: 11 of 11 images '
-            '(kept share 1.000), 0 iterations saved so far') in log
+            '(kept share 1.000), 0 iterations ahead of the baseline') in log
     assert ', annealing: 11 of 11 images' in log
     assert log.count('virtual epoch ') == len(logged)
     assert f'as {covered * 11 / 3:.0f} iterations of the baseline' in log
@@ -215,7 +215,8 @@ def test_defaults():
      'nothing is pruned, because RandomPruning(ratio=0) keeps every image.'),
     (dict(normalize=True), ' about 0.528 of the images, with a mean weight of '
      '1.00. It runs 30 iterations and covers 13.6 passes over the data, for '
-     'which the baseline needs 50 iterations: 20 saved.'),
+     'which the baseline needs 50 iterations: 20 saved if the baseline is '
+     'as long.'),
 ])
 def test_what_is_said_before_the_first_step(tmp_path, monkeypatch, hook, text):
 

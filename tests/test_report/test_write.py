@@ -166,7 +166,7 @@ def test_of_the_baseline(pages):
 
 def test_of_a_log_with_all_in_it(pages):
     text = text_of(pages['finished'])
-    for said in ('baseline needs for as many passes: 20% saved',
+    for said in ('baseline needs for as many passes: 20% fewer here',
                  'worth up to 10 % of the steps (V 0.90, 0.85 to 0.95; at',
                  '30 of 150 visits', 'Scores at iteration 4<',
                  'Scores at iteration 7<', 'Scores at iteration 10<',

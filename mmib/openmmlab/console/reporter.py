@@ -186,7 +186,7 @@ class Reporter:
             saved_iters=saved_iters)
         threshold = (f', below a score of {record.threshold:.4f}'
                      if record.threshold else '')
-        saved = (f'{saved_iters:.0f} iterations saved so far, '
+        saved = (f'{saved_iters:.0f} iterations ahead of the baseline, '
                  if self._run.policy.prunes else '')
         self._info(
             f'virtual epoch {record.epoch}, {self._left()}: '
