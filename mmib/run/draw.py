@@ -24,8 +24,10 @@ class Reading(NamedTuple):
         sums (np.ndarray, optional): :func:`~mmib.worth.tier_sums` of the
             visits between the previous read and this read, if the next plan is
             the first one that is drawn from the read. Defaults to None.
-        read_at (int): First slot of the last plan that scores were read for.
-        logged_at (float): First slot of the last plan with a line in the log.
+        read_at (int): Slots spent before the last plan that scores were read
+            for.
+        logged_at (float): Slots spent before the last plan with a line in the
+            log.
     """
 
     scores: Optional[np.ndarray] = None
@@ -95,7 +97,8 @@ def draw(policy: Policy, schedule: Schedule, reading: Reading, place: Place,
 
 
 def record_of(plan: Optional[EpochPlan], schedule: Schedule, reading: Reading,
-              place: Place, epoch: int, begins_annealing: bool) -> PlanRecord:
+              place: Place, first_slot: int, epoch: int,
+              begins_annealing: bool) -> PlanRecord:
     """Return the record of a plan.
 
     Args:
@@ -103,6 +106,7 @@ def record_of(plan: Optional[EpochPlan], schedule: Schedule, reading: Reading,
         schedule (Schedule): How long the run is.
         reading (Reading): The scores that the plan was drawn from.
         place (Place): Where the plan begins.
+        first_slot (int): Number of the first slot of the plan.
         epoch (int): Epoch of the plan, from 1.
         begins_annealing (bool): Whether the plan is the first of annealing.
     """
@@ -122,7 +126,7 @@ def record_of(plan: Optional[EpochPlan], schedule: Schedule, reading: Reading,
     return PlanRecord(
         covered=place.covered / size,
         epoch=epoch,
-        first_slot=int(place.spent),
+        first_slot=first_slot,
         mean_score=reading.mean_score,
         variance_ratio=_known_ratio(reading.sums),
         mean_ratio=reading.mean_ratio.mean(),

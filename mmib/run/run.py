@@ -163,6 +163,7 @@ class Run:
             schedule,
             self.reading,
             place,
+            first_slot=stream.end,
             epoch=before + 1,
             begins_annealing=annealing and newest is not None
             and not newest.annealing)

@@ -200,6 +200,7 @@ def check_values(state: Dict[str, Any], num_indices: int) -> None:
         'seed': state['seed'],
         'plans_checksum': state['plans_checksum'],
         'stream.position': stream['position'],
+        'stream.repeated': stream['repeated'],
         'baseline.used': state['baseline']['used'],
         'schedule.fresh_from': state['schedule']['fresh_from'],
         'tables.non_finite': tables['non_finite']
@@ -322,6 +323,11 @@ def _from_version_3(state: Dict[str, Any]) -> Dict[str, Any]:
         zero = [
             position - iteration * size, covered - (iteration + saved) * size
         ]
+    # Those of earlier plans aren't known.
+    repeated = 0
+    if records:
+        newest = records[-1]
+        repeated = max(end - newest['first_slot'] - newest['kept'], 0)
     columns = {name: ledger[name] for name in ('indices', 'weights', 'tiers')}
     columns['relative_weights'] = ledger['weights'] / ledger['means']
     gone = ('ledger', 'passes', 'plans', 'memory', 'iteration', 'epoch',
@@ -336,7 +342,12 @@ def _from_version_3(state: Dict[str, Any]) -> Dict[str, Any]:
          for key in state if key not in gone},
         version=VERSION,
         policy_type=_moved(state['policy_type']),
-        stream=dict(columns, position=position, covered=covered, plans=plans),
+        stream=dict(
+            columns,
+            position=position,
+            covered=covered,
+            repeated=repeated,
+            plans=plans),
         records=records,
         baseline=state['passes'],
         schedule=dict(

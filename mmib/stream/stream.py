@@ -105,6 +105,8 @@ class Stream:
         self.plans: List[Dealt] = []
         """list[Dealt]: The plans whose slots may still be weighed, or whose
         visits may not be merged yet."""
+        self.repeated = 0
+        """int: Slots before the end that are repeated for other ranks."""
         self.numbering = object()
         """object: Another object whenever numbers are given to other slots,
         so that :meth:`Session.weigh` refuses slots with the old numbers."""
@@ -144,8 +146,10 @@ class Stream:
 
     @property
     def end_place(self) -> Place:
-        """Place: Where the next plan begins."""
-        return self._place_of(self.newest, self.end)
+        """Place: Where the next plan begins. Slots that are repeated for other
+        ranks don't count, so that plans don't depend on the ranks."""
+        spent, covered = self._place_of(self.newest, self.end)
+        return Place(spent - self.repeated, covered)
 
     def _place_of(self, plan: Optional[Dealt], slot: int) -> Place:
         if plan is None:
@@ -202,6 +206,9 @@ class Stream:
         number = max(number, self.position)
         if number < self.end:
             self.numbering = object()
+            for plan in self.plans:
+                first = max(plan.first_slot + plan.kept, plan.start, number)
+                self.repeated -= max(plan.end - first, 0)
             # A plan without any slot goes, but one plan is always there.
             self.plans = [
                 replace(
@@ -248,6 +255,7 @@ class Stream:
                 # Not of `rng`, so that plans don't depend on the ranks.
                 again = np.random.default_rng([seed, self.position]).choice(
                     left, missing, replace=missing > left)
+            stream.repeated += missing
             stream._replace_newest(stream.plans[-1].columns.followed_by(
                 stream.slots_left().at(again)))
         return Rest(stream, rng, is_cut, scale)
@@ -366,6 +374,7 @@ class Stream:
         return dict(
             position=self.position,
             covered=self.place.covered,
+            repeated=self.repeated,
             plans=[
                 dict(
                     first_slot=plan.first_slot,
@@ -389,6 +398,7 @@ class Stream:
         plan. Slots that were dealt before are refused."""
         self.position = start = state_dict['position']
         self._begins = Place(start, state_dict['covered'])
+        self.repeated = state_dict['repeated']
         self.numbering, self.plans = object(), []
         rest = Columns(*(state_dict[name].numpy() for name in Columns._fields))
         for plan, record in zip(state_dict['plans'], records):

@@ -121,8 +121,8 @@ def drawn(policy,
     """A plan and its record."""
     rng = np.random.default_rng(seed)
     plan = draw(policy, schedule, reading, place, step, rng, normalize)
-    return plan, record_of(plan, schedule, reading, place, epoch,
-                           begins_annealing)
+    return plan, record_of(plan, schedule, reading, place, int(place.spent),
+                           epoch, begins_annealing)
 
 
 def by_epochs(policy, epoch, step=None, seed=0, tables=None, **kwargs):

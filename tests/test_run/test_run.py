@@ -116,6 +116,36 @@ def test_slots_that_are_repeated_for_other_ranks(policy, world_size):
         assert images.max() < 0.5 * images.sum() and (images > 0).sum() > 7
 
 
+@pytest.mark.parametrize('worlds', [(2, ), (3, ), (16, ), (4, 1, 3)])
+def test_a_budget_does_not_depend_on_the_ranks(worlds):
+    """Slots that are repeated for other ranks aren't spent, also where a run
+    goes on with other ranks within an epoch."""
+    kept = {}
+    for sizes in ((1, ), worlds):
+        # No visits but those of the first epoch: merges are of one process.
+        training = DrivenRun(
+            Neyman(0.6, num_tiers=2, min_keep=0.2),
+            1,
+            max_steps=20,
+            annealing_step=17,
+            by_epoch=True).train(SIZE)
+        training.run.merge()
+        for epoch in range(1, 20):
+            run, size = training.run, sizes[epoch % len(sizes)]
+            run.begin(World(0, size))
+            run.next_plan(training.step)
+            run.fit(training.step)
+            run.stream.advance(run.stream.newest.first_slot + 3)
+            # Another number of ranks has the rest.
+            run.begin(World(0, sizes[-1]))
+            run.load_state_dict(state_of(run))
+            run.fit(training.step)
+            run.stream.advance(run.stream.end)
+        kept[sizes] = [record.kept for record, _ in training.plans]
+    one, several = kept.values()
+    assert several == one and len({*one}) > 2
+
+
 def twice(scores, rng):
     """A plan of a user, with each of some images in two slots."""
     indices = np.repeat(np.arange(5), 2)

@@ -55,7 +55,7 @@ class Models:
     """What a stream is, as lists."""
 
     def __init__(self, position, covered):
-        self.plans, self.position = [], position
+        self.plans, self.position, self.repeated = [], position, 0
         self.begins = Place(position, covered)
 
     @property
@@ -89,6 +89,8 @@ class Models:
     def drop_from(self, number):
         while self.plans and self.end > max(number, self.position):
             last = self.plans[-1]
+            self.repeated -= last.end > max(last.first_slot + last.kept,
+                                            last.start)
             last.is_whole = False
             if last.rows:
                 last.rows = last.rows[:-1]
@@ -128,7 +130,8 @@ def check(stream, models):
         assert (found is None) == (model is None)
         assert found is None or found.record == model.record
     assert stream.place == models.place(current, models.position)
-    assert stream.end_place == models.place(newest, models.end)
+    spent, covered = models.place(newest, models.end)
+    assert stream.end_place == (spent - models.repeated, covered)
 
 
 def check_slots(stream, models, rng, number):
@@ -240,6 +243,7 @@ def fit(stream, models, rng, step, world, seed):
         if len(repeated) <= len(left) == len({*left}):
             assert len({*repeated}) == len(repeated)
     newest.rows += repeated
+    models.repeated += len(repeated) - (len(rest) - len(own))
     # Numbers are given to other slots where slots of the rest have gone.
     is_same = not tail and len(rest) in (len(own), len(found))
     assert (fitted.stream.numbering is stream.numbering) == is_same
@@ -421,7 +425,8 @@ def test_what_a_plan_of_a_stream_covers():
     assert stream.place == stream.end_place == (7, 31.5)
     stream.deal(plan_of(rng, 7), 7)
     stream = stream.rest_for(StepSize(1, False), rng, World(0, 4), 0).stream
-    assert stream.end_place == (15, 31.5 + SIZE)
+    # One of its 8 slots is repeated.
+    assert (stream.end, stream.end_place) == (15, (14, 31.5 + SIZE))
     assert stream.place == (7, 31.5)
     places = []
     for position in (8, 10, 14, 15):
@@ -433,7 +438,7 @@ def test_what_a_plan_of_a_stream_covers():
         rtol=1e-12)
     # Of 10 slots, annealing leaves 4.
     stream.deal(plan_of(rng, 4), 10)
-    assert stream.end_place == pytest.approx((19, 31.5 + SIZE * 1.4))
+    assert stream.end_place == pytest.approx((18, 31.5 + SIZE * 1.4))
 
 
 def test_repeated_slots_depend_on_the_seed_and_the_position():
@@ -494,8 +499,10 @@ def test_a_state_is_a_copy():
         StepSize(4, True), np.random.default_rng(0), World(), 0).stream
     other.forget_tiers()
     assert str(state) == before
-    assert {type(state.pop(name))
-            for name in ('position', 'covered')} == {int, float}
+    assert {
+        type(state.pop(name))
+        for name in ('position', 'repeated', 'covered')
+    } == {int, float}
     assert isinstance(state.pop('plans'), list)
     assert {*state} == {*Columns._fields}
     assert {type(value) for value in state.values()} == {torch.Tensor}
