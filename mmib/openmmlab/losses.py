@@ -56,7 +56,8 @@ def register_unreduced(
         *loss_types (type): Classes of losses. Their subclasses are not
             registered, because they may compute anything.
         reduces (bool): Whether the loss follows its ``reduction``. If not, the
-            loss always takes the mean. Defaults to True.
+            loss always takes the mean, and the function gets an
+            ``avg_factor``. Defaults to True.
         always (Callable): ``always(loss)`` returns whether to replace the loss
             even without weights, because its own computation fails. Defaults
             to never.
@@ -239,7 +240,8 @@ class InfoBatchLoss(nn.Module):
             reduction = 'mean'
         elif reduction is None:
             reduction = loss.reduction
-        avg_factor = kwargs.pop('avg_factor', None)
+        # What takes the mean of images divides the loss of each by it.
+        avg_factor = kwargs.pop('avg_factor', None) if reduces else None
         result = function(loss, pred, target, **kwargs)
         if isinstance(result, Tensor):
             result = result, result.numel()

@@ -212,6 +212,18 @@ def test_losses_that_are_the_mean_of_images(loss_type, kwargs, kind):
         assert_close(known.scores, torch.stack([x.mean() for x in alone]))
 
 
+@pytest.mark.parametrize('loss_type', ['HuasdorffDisstanceLoss', 'DiceLoss'])
+def test_losses_of_images_with_a_divisor(loss_type):
+    """One divides the mean by it, and the other the sum."""
+    pred, target = make_other_batch('labels')
+    check_loss_weights(
+        getattr(mmseg_losses, loss_type)(),
+        pred,
+        target,
+        WEIGHTS,
+        avg_factor=10.)
+
+
 @pytest.mark.parametrize('thres, min_kept, class_weight', [
     (0.3, 1, None),
     (0.01, 20, None),
