@@ -35,8 +35,8 @@ if not TYPE_CHECKING:
         except ImportError as error:
             raise ImportError(
                 f'`mmib.{name}` needs MMEngine, which cannot be imported '
-                f'({error}): install the package that is missing, see '
-                'docs/install.md. `mmib.Session` works without MMEngine.',
+                f'({error}): install the package that is missing. '
+                '`mmib.Session` works without MMEngine.',
                 name=error.name) from error
         return getattr(openmmlab, name)
 

@@ -55,17 +55,28 @@ def refusal(error: Optional[BaseException]) -> Optional[str]:
 
 
 def mistake(error: Exception) -> Optional[str]:
-    """The message of an error that says enough: of a stack that is missing, or
-    a part of a config that isn't known."""
+    """The message of an error that says enough: of a stack or operations that
+    are missing, or a part of a config that isn't known."""
     if isinstance(error, ModuleNotFoundError) and str(
             error.name).partition('.')[0] == 'mmengine':
         return ('The command needs MMEngine, and `mmengine` is missing: run '
                 '`pip install onedl-mmengine onedl-mmcv onedl-mmsegmentation`'
-                ', or see docs/install.md for other libraries, and for the '
-                'stack of OpenMMLab.')
+                '. Other libraries of OpenMMLab bring it too.')
+    if _lacks_operations(error):
+        return ('The model needs compiled operations of mmcv, and this mmcv '
+                'has none: use OpenMMLab\'s stack in an environment of its '
+                'own (`pip install mmengine mmcv mmdet` for MMDetection), or '
+                'build mmcv with its operations.')
     text = str(error.args[0] if len(error.args) == 1 else error)
     found = re.search(r'.* is not in the .*registry\. Please check.*', text)
     return found[0] if found and isinstance(error, KeyError) else None
+
+
+def _lacks_operations(error: Optional[BaseException]) -> bool:
+    """Return whether an error comes from an mmcv without operations."""
+    while error is not None and getattr(error, 'name', None) != 'mmcv._ext':
+        error = error.__cause__ or error.__context__
+    return isinstance(error, ModuleNotFoundError)
 
 
 @contextmanager

@@ -16,8 +16,9 @@ from mmib.pruning import Policy
 
 from .files import ABSENT, changes, number, table
 
-_COST = ('Fewer iterations cost quality, whichever images are left out: '
-         'docs/results.md has figures.')
+# Of docs/results.md.
+_COST = ('Fewer iterations cost quality, whichever images are left out: 60 % '
+         'of them cost 0.1 to 7.3 points in runs on small datasets.')
 # Fields that every conversion changes.
 _ALWAYS = re.compile(r'custom_imports\..*|train_dataloader\.sampler\.type|'
                      r'custom_hooks\.\d+\.type')

@@ -27,8 +27,7 @@ def mim_folder(package: str) -> str:
         name, packages = LIBRARIES[package]
         raise Refusal(
             f'This needs {name}, and `{package}` is missing: run `pip install '
-            f'{packages}`, or see docs/install.md for the versions that were '
-            'tested, and for the other stack.')
+            f'{packages}`.')
     return osp.join(spec.submodule_search_locations[0], '.mim')
 
 

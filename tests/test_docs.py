@@ -13,6 +13,7 @@ import pytest
 
 import mmib
 from mmib_cli import COMMANDS
+from mmib_cli.answer import _COST
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
 
@@ -135,6 +136,11 @@ def test_what_is_said_of_the_law():
             f'what was seen; {above} arms did better and {below} worse. No '
             f'gain at all is inside {no_gain} of the intervals, too')
     assert text in in_one_line('research/shares/README.md')
+
+
+def test_what_a_command_says_of_the_cost():
+    found, = re.findall(r'[\d.]+ to [\d.]+ points', _COST)
+    assert f'lost {found}' in in_one_line('docs/results.md')
 
 
 def said_in_readme(sentence):

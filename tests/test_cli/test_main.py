@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import argparse
+import ast
 import importlib
 import logging
 import os.path as osp
@@ -8,6 +9,7 @@ import runpy
 import subprocess
 import sys
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import mmengine
@@ -129,6 +131,38 @@ def test_no_text_names_an_extra_of_a_package_that_is_on_no_index():
     ]
     assert len(files) > 100
     assert not [path for path in files if pattern.search(path.read_text())]
+
+
+def test_messages_name_no_file_of_a_checkout():
+    """A wheel has no docs. Docstrings may name a page."""
+    named = []
+    for path in (*Path(ROOT, 'mmib').rglob('*.py'),
+                 *Path(ROOT, 'mmib_cli').rglob('*.py')):
+        tree = ast.parse(path.read_text('utf-8'))
+        of_statements = {
+            id(node.value)
+            for node in ast.walk(tree) if isinstance(node, ast.Expr)
+        }
+        named += [
+            (path.name, node.lineno) for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and id(node) not in of_statements
+            and re.search('docs/', str(node.value))
+        ]
+    assert not named
+
+
+@pytest.mark.skipif(
+    find_spec('mmcv') is None or find_spec('mmcv._ext') is not None,
+    reason='mmcv has operations here')
+def test_operations_that_are_missing_are_named(tmp_path):
+    """Parts of a library import them late, as those of MMDetection do."""
+    path = tmp_path / 'config.py'
+    path.write_text("custom_imports = dict(imports=['mmcv.ops'])\n")
+    result = run(f"import mmib_cli; mmib_cli.main(['train', {str(path)!r}])")
+    assert result.returncode == 1
+    *_, error = result.stderr.splitlines()
+    assert error.startswith('Error: ') and 'operations of mmcv' in error
+    assert 'Traceback' not in result.stderr
 
 
 def test_a_command_names_the_packages_that_are_missing():

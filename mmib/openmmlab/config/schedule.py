@@ -201,7 +201,7 @@ def _moves(scheduler: dict, where: str, unit: str) -> bool:
         raise Refusal(
             f'`{where}` has the type {type_name(scheduler)}, which is none of '
             'MMEngine or MMSegmentation: shorten it by hand and add InfoBatch '
-            'to the config as docs/reference.md says. '
+            'to the config as `help(mmib.InfoBatchHook)` shows. '
             f'Its fields that look like iterations: {fields or "none"}.')
     # This scheduler counts validations, which stay as many. MMEngine takes the
     # scheduler only with `by_epoch=True`: to MMEngine, iteration-based
