@@ -8,6 +8,8 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch.distributed as dist
+from mmengine.dist import master_only
+from mmengine.hooks import Hook
 
 from mmib import InfoBatchHook
 from mmib.errors import Refusal
@@ -127,6 +129,34 @@ def test_two_collectives_a_plan_and_a_checkpoint(trainings):
         assert rank['collectives'] - before['collectives'] == Counter(
             all_gather=2 * len(merges) + 1)
         assert not before['collectives'] - rank['collectives']
+
+
+class SaveOnce(Hook):
+    """Saves on one rank alone, and ends the run."""
+
+    @master_only
+    def save(self, runner):
+        runner.save_checkpoint(runner.work_dir, 'mine.pth')
+
+    def after_train_iter(self, runner, **kwargs):
+        self.save(runner)
+        raise StopIteration
+
+
+def save_on_one_rank(rank, results):
+    with tempfile.TemporaryDirectory() as work_dir:
+        runner = small_runner(work_dir)
+        runner.register_hook(SaveOnce())
+        distribute(runner)
+        with pytest.raises(StopIteration if rank else Refusal) as stop:
+            runner.train()
+        results[rank] = rank or str(stop.value)
+
+
+def test_a_checkpoint_of_one_rank_alone():
+    """It would wait for the other ranks forever."""
+    text, _ = run_ranks(save_on_one_rank, 2)
+    assert '`@master_only`' in text
 
 
 def draw_with_a_generator_of_the_rank(rank, results):

@@ -2,11 +2,15 @@
 """Where mmib reaches into MMEngine's Runner: why, and when the function can
 go."""
 import functools
+import inspect
 import itertools
 from typing import Any, Callable, Optional
 
+from mmengine.dist import get_dist_info, master_only
 from mmengine.hooks import Hook
 from mmengine.runner import IterBasedTrainLoop, Runner
+
+from ...errors import Refusal
 
 
 def restart_loader(loop: IterBasedTrainLoop) -> None:
@@ -56,12 +60,19 @@ def before_saving(runner: Runner, act: Callable[[], None]) -> None:
     ``save_checkpoint`` is the last call that all ranks make. What follows is
     called only on the first rank, where a collective would wait forever.
     The function can go when MMEngine calls ``before_save_checkpoint`` of hooks
-    on every rank.
+    on every rank. A save by the first rank alone is refused where it can be
+    seen: the first rank would wait forever.
     """
     save_checkpoint = runner.save_checkpoint
 
     @functools.wraps(save_checkpoint)
     def act_and_save(*args: Any, **kwargs: Any) -> None:
+        if get_dist_info()[1] > 1 and _is_in_master_only():
+            raise Refusal(
+                'A checkpoint is saved on the first rank alone, and needs '
+                'what all ranks know of the images: remove `@master_only` '
+                'from the method that calls `runner.save_checkpoint`. Call it '
+                'on all ranks; the first rank writes the file.')
         act()
         save_checkpoint(*args, **kwargs)
 
@@ -74,6 +85,19 @@ def is_accumulating(runner: Runner) -> bool:
     wrapper = runner.optim_wrapper
     counts = getattr(wrapper, '_accumulative_counts', 1)
     return counts > 1 and not wrapper.should_update()
+
+
+# All functions that are decorated have one code.
+_MASTER_ONLY = getattr(master_only(print), '__code__')
+
+
+def _is_in_master_only() -> bool:
+    """Return whether a function that called this one is decorated with
+    MMEngine's ``master_only``."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not _MASTER_ONLY:
+        frame = frame.f_back
+    return frame is not None
 
 
 class _Edge(Hook):
