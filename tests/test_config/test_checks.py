@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 import torch
-from mmengine.dataset import pseudo_collate
+from mmengine.dataset import InfiniteSampler, pseudo_collate
 from mmengine.hooks import Hook
 from mmengine.registry import DATA_SAMPLERS, FUNCTIONS, HOOKS
 from mmseg.models import EncoderDecoder
@@ -33,6 +33,14 @@ class OtherBatchSampler(BatchSampler):
 
     def __init__(self, sampler, batch_size):
         super().__init__(sampler, batch_size, False)
+
+
+@DATA_SAMPLERS.register_module()
+class SharesSampler(InfiniteSampler):
+
+    def __init__(self, dataset, source_ratio, seed=None):
+        super().__init__(dataset, seed=seed)
+        self.source_ratio = source_ratio
 
 
 @FUNCTIONS.register_module()
@@ -70,6 +78,8 @@ BAD_CONFIGS = [
      dict(custom_hooks=[dict(type='InfoBatchHook')] * 2)),
     ('`shufle` in `train_dataloader.sampler` .*mean `shuffle`',
      with_loader(sampler=dict(shufle=False))),
+    ('by `source_ratio`.*shares would be lost',
+     with_loader(sampler=dict(type='SharesSampler', source_ratio=[1, 4]))),
     ("set `train_dataloader.sampler.type = 'InfoBatchSampler'`",
      with_loader(sampler=dict(type='InfiniteSampler'))),
     ('remove `train_dataloader.batch_sampler`',

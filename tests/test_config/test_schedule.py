@@ -474,6 +474,11 @@ def test_configs_that_are_neither_converted_nor_shortened(changes, match):
     (dict(sampler=dict(type='WeirdSampler')),
      'not of WeirdSampler: set `train_dataloader.sampler = '),
     (dict(), '`train_dataloader.sampler = '),
+    (dict(
+        sampler=dict(
+            type='mmdet.MultiSourceSampler', batch_size=5,
+            source_ratio=[1, 4])), 'by `source_ratio`.*shares would be lost'),
+    (dict(sampler=dict(type='ClassAwareSampler')), 'shares would be lost'),
     (dict(batch_sampler=dict(type='WeirdBatchSampler')),
      'remove `train_dataloader.batch_sampler`'),
 ])

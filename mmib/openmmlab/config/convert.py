@@ -11,7 +11,7 @@ from ...errors import Refusal
 from ...plans import Neyman, Policy
 from ..hook import InfoBatchHook
 from ..registry import POLICIES
-from ..runner.checks import no_batch_sampler
+from ..runner.checks import check_shares, no_batch_sampler
 from ..sampler import BASELINES
 from .outlook import forecast_of
 from .parts import add_import, check_baseline, length_of, type_name
@@ -133,6 +133,7 @@ def _convert_loader(loader: dict, unit: str) -> None:
     sampler = loader.get('sampler') or {}
     name = type_name(sampler)
     if name not in BASELINES:
+        check_shares(name, sampler)
         of = BASELINES[unit == 'epoch']
         raise Refusal(
             f'InfoBatchSampler takes the place of {of}, not of {name}'

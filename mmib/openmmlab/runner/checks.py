@@ -18,6 +18,10 @@ from ...run.run import Run
 from ..data.delivery import DeliveryCheck
 from .iterations import Iterations
 
+# Arguments with which a sampler has shares: of datasets, images or classes.
+_SHARES = ('source_ratio', 'dataset_ratio', 'dataset_size', 'weights',
+           'num_sample_class')
+
 
 def needs_known_loop(instead_of: str) -> Refusal:
     """Return the refusal of an unknown training loop."""
@@ -36,6 +40,26 @@ def no_batch_sampler() -> Refusal:
         '`train_dataloader.batch_sampler`, and set '
         "`train_dataloader.sampler = dict(type='InfiniteSampler')` in a "
         "config to convert, or dict(type='InfoBatchSampler') by hand.")
+
+
+def check_shares(name: str, arguments: Mapping[str, Any]) -> None:
+    """Check that a sampler doesn't ask for some images more often than for
+    others.
+
+    Args:
+        name (str): Class of the sampler.
+        arguments (Mapping): Its arguments, or its attributes.
+    """
+    shares = [f'`{key}`' for key in _SHARES if arguments.get(key) is not None]
+    if shares or name == 'ClassAwareSampler':
+        by = f' by {" and ".join(shares)}' if shares else ''
+        raise Refusal(
+            f'{name} asks for some images more often than for others{by}, and '
+            'InfoBatch for each image once in a pass, so these shares would '
+            'be lost: train without InfoBatch; or, in a config to convert, '
+            'let a RepeatDataset repeat what must come more often, and set '
+            "`train_dataloader.sampler = dict(type='InfiniteSampler')`, by "
+            "epochs 'DefaultSampler'.")
 
 
 def check_stack() -> None:
@@ -90,6 +114,7 @@ def check_training(runner: Runner, hook: Hook) -> None:
     if type(loader.batch_sampler) is not BatchSampler:
         raise no_batch_sampler()
     if type(loader.sampler) is not DATA_SAMPLERS.get('InfoBatchSampler'):
+        check_shares(type(loader.sampler).__name__, vars(loader.sampler))
         raise Refusal(
             'InfoBatchHook needs InfoBatchSampler: set '
             "`train_dataloader.sampler.type = 'InfoBatchSampler'` instead of "
