@@ -12,6 +12,7 @@ from mmengine.registry import HOOKS
 from mmib.openmmlab.config.outlook import forecast_of
 from mmib.openmmlab.config.parts import infobatch_hooks, length_of, type_name
 from mmib.openmmlab.hook import InfoBatchHook
+from mmib.openmmlab.runner.mean_weight import decide_mean_weight
 from mmib.pruning import Policy
 
 from .files import ABSENT, changes, number, table
@@ -118,10 +119,14 @@ def answer(before: Config,
             details += _remarks(before, after, share, bool(slots), advises)
     costs, control = [_COST] if saves else [], None
     if saves and hooks:
-        control = _control(args, hook, ratio)
+        steps = ''
+        if not decide_mean_weight(None, after.get('optim_wrapper', {})).is_one:
+            # A mean weight that depends on the losses is to be filled in.
+            steps = '1' if hook.normalize else 'MEAN_WEIGHT' * (share is None)
+        control = _control(args, hook, ratio, steps)
         others = ', with your --cfg-options' * bool(options)
-        costs.append('Train the control too, which is as short and prunes '
-                     f'nothing{others}:\n  {control}')
+        costs.append('Train the control too, which is as short, has as long '
+                     f'steps and prunes nothing{others}:\n  {control}')
     saves = saves or 'It saves no iterations.'
     figures.update(
         control=control,
@@ -167,9 +172,9 @@ def _expected(iters: float, full: float, unit: str, knows_images: bool) -> str:
             f'iterations{condition}.')
 
 
-def _control(args: Namespace, hook: InfoBatchHook,
-             ratio: Optional[float]) -> str:
-    """Return the command that trains the control."""
+def _control(args: Namespace, hook: InfoBatchHook, ratio: Optional[float],
+             steps: str) -> str:
+    """Return the command that trains the control, with a value of --steps."""
     own = vars(args)
     is_baseline = own.get('infobatch', 'out' in own)
     words = ['mmib', 'train', args.config if is_baseline else 'BASELINE']
@@ -177,6 +182,11 @@ def _control(args: Namespace, hook: InfoBatchHook,
     ratio = round(args.ratio or ratio or hook.policy.default_ratio, 3)
     if ratio != Policy.default_ratio:
         words += ['--ratio', f'{ratio:g}']
+    for name in ('policy', 'delta'):
+        if own.get(name) not in (None, 'Neyman'):
+            words += [f'--{name}', str(own[name])]
+    if steps:
+        words += ['--steps', steps]
     for name in _LISTS:
         if own.get(name):
             words += [f'--{name}', own[name]]

@@ -16,7 +16,7 @@ from mmib.openmmlab.runner.checks import check_stack
 
 from .answer import answer
 from .files import find_config, number, read
-from .options import check_infobatch, conversion, listing
+from .options import check_options_of, conversion, listing
 
 
 def pass_length(cfg: Config) -> Tuple[int, int]:
@@ -43,7 +43,7 @@ def pass_length(cfg: Config) -> Tuple[int, int]:
 
 def main(parsed: argparse.Namespace) -> None:
     if not parsed.infobatch:
-        check_infobatch(parsed, 'policy', 'delta', 'ratio')
+        check_options_of(parsed, '--infobatch', 'policy', 'delta', 'ratio')
     check_stack()
     before = listing(parsed)(read(find_config(parsed.config)))
     after = conversion(parsed)(before) if parsed.infobatch else before

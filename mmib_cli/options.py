@@ -62,15 +62,19 @@ def listing(args: Namespace) -> Callable:
 
 
 def shortening(args: Namespace) -> Callable:
-    """``mmib.shorten`` with the ratio, if one is given."""
+    """``mmib.shorten`` with the options that are given. The steps are those of
+    the pruned run, unless others are given."""
+    policy = args.policy and policy_of(args.policy)
+    others = {} if args.delta is None else dict(delta=args.delta)
     ratio = Policy.default_ratio if args.ratio is None else args.ratio
-    return partial(mmib.shorten, ratio=ratio)
+    if policy and policy['type'] == 'Neyman':
+        policy.setdefault('ratio', ratio)
+    return partial(
+        mmib.shorten, ratio=ratio, steps=args.steps, policy=policy, **others)
 
 
-def check_infobatch(args: Namespace, *names: str, **others: str) -> None:
-    """Refuse options that are given without what they need: --infobatch, and
-    for ``others`` what is named."""
-    others.update(dict.fromkeys(names, '--infobatch'))
-    for name, needed in others.items():
+def check_options_of(args: Namespace, needed: str, *names: str) -> None:
+    """Refuse options that are given without what they need."""
+    for name in names:
         if getattr(args, name) is not None:
             raise Refusal(f'--{name} needs {needed}.')

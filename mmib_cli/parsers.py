@@ -24,7 +24,8 @@ folder.
 """
 _SHORTEN = """
 Write the control that pruning has to beat: CONFIG with a shorter schedule, and
-nothing else. The file inherits CONFIG and has no part of mmib in it.
+with SGD the longer steps of a pruned run. With --steps 1 nothing changes but
+the schedule, and the file has no part of mmib in it.
 """
 _FORECAST = """
 Say what a run will save and what that costs, without training. CONFIG has
@@ -163,8 +164,18 @@ def _add_ratio(parser: ArgumentParser, default: str) -> None:
         f'60 %% of them. Default: {default}.')
 
 
-def _add_conversion(parser: ArgumentParser) -> None:
-    _add_ratio(parser, 'that of the policy: 0.6, of MeanThreshold 0.8')
+def _add_steps(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        '--steps',
+        type=float,
+        metavar='SCALE',
+        help='Make the steps of the control so many times as long where the '
+        'pruned run prunes: with 1 they stay those of CONFIG. Default: as '
+        'long as in the pruned run, which with SGD is the mean weight of a '
+        'plan.')
+
+
+def _add_policy(parser: ArgumentParser) -> None:
     parser.add_argument(
         '--delta',
         type=float,
@@ -175,7 +186,14 @@ def _add_conversion(parser: ArgumentParser) -> None:
         policy=('TYPE', 'Choose which images are left out by another policy. '
                 'Its arguments may follow: "QuantileTiers(quantiles=(0.2, '
                 '0.85))". Default: Neyman, which learns while it trains which '
-                'images to leave out.'),
+                'images to leave out.'))
+
+
+def _add_conversion(parser: ArgumentParser) -> None:
+    _add_ratio(parser, 'that of the policy: 0.6, of MeanThreshold 0.8')
+    _add_policy(parser)
+    _add_values(
+        parser,
         subset=('FILE', 'Train on the images that this file lists, and on no '
                 'others. Default: all images.'),
         without=('FILE', 'Leave out the images that this file lists, or those '
@@ -212,6 +230,8 @@ def shorten() -> ArgumentParser:
     """Return the parser of ``mmib shorten``."""
     parser = _parser('shorten', _SHORTEN)
     _add_ratio(parser, '0.6')
+    _add_steps(parser)
+    _add_policy(parser)
     _add_verbose(parser)
     _add_out(parser)
     return parser
@@ -249,9 +269,11 @@ def mmib_train() -> ArgumentParser:
         'InfoBatch. Without --work-dir the folder has the name of the '
         'converted config. Default: CONFIG is trained as it is.',
         shorten='Train the control that pruning has to beat, which is as '
-        'short and prunes nothing. Default: CONFIG is trained as it is.',
+        'short, has as long steps and prunes nothing. Default: CONFIG is '
+        'trained as it is.',
         score='Train the baseline as it is, and score its images for `mmib '
         'rank --rank-by score`. Default: no scores are kept.')
+    _add_steps(parser)
     _add_conversion(parser)
     return parser
 

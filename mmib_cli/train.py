@@ -16,13 +16,14 @@ from mmengine.registry import DATASETS, HOOKS, DefaultScope
 import mmib
 from mmib.errors import Refusal
 from mmib.labels.config import listed_images, lists_checksum
-from mmib.openmmlab.config.parts import infobatch_hooks, length_of, type_name
+from mmib.openmmlab.config.parts import (hooks_of, infobatch_hooks, length_of,
+                                         type_name)
 from mmib.pruning import Neyman
 
 from .answer import answer
 from .data import check_data
 from .files import converted_name, loadable, read
-from .options import check_infobatch, conversion, listing, shortening
+from .options import check_options_of, conversion, listing, shortening
 from .resume import CHECKSUM, check_work_dir, how_to_go_on, resumed
 from .scripts import run_script
 
@@ -53,6 +54,8 @@ def prepare(folder: str, parsed: argparse.Namespace,
     name += lists_suffix(parsed)
     if parsed.infobatch:
         name += policy_suffix(after)
+    elif parsed.shorten:
+        name += steps_suffix(after)
     checksum = lists_checksum(trained)
     if checksum is not None:
         after[CHECKSUM] = trained[CHECKSUM] = checksum
@@ -113,6 +116,16 @@ def policy_suffix(cfg: Config) -> str:
     return f'_{kind}' + ''.join(own) if own or kind != 'Neyman' else ''
 
 
+def steps_suffix(cfg: Config) -> str:
+    """Name the steps of a control, as the end of a folder, unless they are
+    those of the config."""
+    hooks = hooks_of(cfg, 'StepScaleHook')
+    if not hooks:
+        return ''
+    scale = hooks[0].get('scale')
+    return '_long-steps' + (f'-{_word(scale)}' if scale else '')
+
+
 def _word(value: Any) -> str:
     """Write an argument as a part of a folder's name: without brackets and
     spaces, and another word for another value."""
@@ -134,12 +147,13 @@ def change_of(ours: argparse.Namespace) -> Optional[Callable]:
     if ours.infobatch + ours.shorten + ours.score > 1:
         raise Refusal('--infobatch prunes, --shorten trains its control, '
                       'and --score the baseline: give one of them.')
+    if ours.shorten:
+        return shortening(ours)
+    check_options_of(ours, '--shorten', 'steps')
     if ours.infobatch:
         return conversion(ours)
-    if ours.shorten:
-        check_infobatch(ours, 'policy', 'delta')
-        return shortening(ours)
-    check_infobatch(ours, 'policy', 'delta', ratio='--infobatch, or --shorten')
+    check_options_of(ours, '--infobatch, or --shorten', 'policy', 'delta',
+                     'ratio')
     return partial(
         mmib.convert, policy=dict(
             type='ScoreOnly'), delta=1.) if ours.score else None

@@ -7,6 +7,7 @@ from .hook import InfoBatchHook
 from .losses import InfoBatchLoss
 from .registry import POLICIES
 from .sampler import InfoBatchSampler
+from .step_scale import StepScaleHook  # noqa: F401
 from .tasks import register_task
 
 __all__ = [

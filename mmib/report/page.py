@@ -10,6 +10,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup, escape
 
+from ..openmmlab.config.parts import hooks_of
 from ..openmmlab.console.reporter import worth_in_words
 from ..scores.worth import VarianceRatio
 from ..version import __version__
@@ -43,7 +44,8 @@ def environment_of(folder: str = '') -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True)
-    environment.filters.update(figure=number, sentence=_sentence)
+    environment.filters.update(
+        figure=number, sentence=_sentence, control=_control_in_words)
     return environment
 
 
@@ -98,6 +100,17 @@ def _notes_on(run: Run, others: Sequence[Run],
         notes.append(f'{checkpoint.name} has no state of InfoBatch, so the '
                      'scores of the images aren\'t known.')
     return notes
+
+
+def _control_in_words(run: Run, other: Run) -> str:
+    """Name a control of a pruned run by its steps. '' for another run."""
+    lengths = run.last_iter, other.last_iter
+    if not run.prunes or max(lengths) > 1.05 * min(lengths):
+        return ''
+    steps = 'its config'
+    if hooks_of(other.config, 'StepScaleHook'):
+        steps = 'a pruned run'
+    return f': a control with the steps of {steps}'
 
 
 def _rank_command(run: Run, checkpoint: Optional[Checkpoint]) -> str:

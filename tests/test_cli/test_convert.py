@@ -101,7 +101,10 @@ def test_verbose_lists_what_every_conversion_changes(convert, tmp_path,
 
 @pytest.mark.parametrize('options, control', [
     ('--ratio 0.75', '--ratio 0.75'),
-    ('--policy MeanThreshold', '--ratio 0.8'),
+    ('--policy MeanThreshold',
+     '--ratio 0.8 --policy MeanThreshold --steps MEAN_WEIGHT'),
+    ('--policy RandomPruning --delta 0.7',
+     '--policy RandomPruning --delta 0.7'),
     ('--subset a.txt', '--subset a.txt'),
 ])
 def test_the_control_is_as_short_and_has_the_same_images(
@@ -187,9 +190,15 @@ def test_a_folder_behind_a_link(convert, tmp_path, outside):
 
 
 def test_shorten_writes_the_control(run, tmp_path, capsys):
-    """As short as the converted config, and of mmib nothing."""
+    """As short as the converted config, and with its steps, or of mmib
+    nothing."""
     (tmp_path / 'own-1k.py').write_text(OWN)
-    run('shorten', 'own-1k.py', '.')
+    run('shorten', 'own-1k.py', 'long.py', '--delta', 0.7)
+    long = mmib.shorten(Config.fromfile('own-1k.py'), steps=None, delta=0.7)
+    assert Config.fromfile('long.py').to_dict() == long.to_dict()
+    assert long.custom_hooks[-1].delta == 0.7
+    capsys.readouterr()
+    run('shorten', 'own-1k.py', '.', '--steps', 1)
     text = (tmp_path / 'own-600.py').read_text()
     assert text.startswith('# Without pruning: 60 % of')
     assert 'mmib' not in text and 'InfoBatch' not in text

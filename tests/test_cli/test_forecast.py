@@ -156,7 +156,8 @@ def test_epochs_that_become_shorter(run, capsys, policy, saves):
     run('forecast', 'config.py', '--infobatch', '--policy', policy)
     said = capsys.readouterr().out
     assert said.startswith(saves)
-    control = '' if policy == 'Neyman' else ' --ratio 0.8'
+    control = '' if policy == 'Neyman' else (
+        ' --ratio 0.8 --policy MeanThreshold --steps MEAN_WEIGHT')
     assert f'mmib train config.py --shorten{control}\n' in said
 
 

@@ -31,7 +31,9 @@ PRUNES = '.* InfoBatch already: '
 @pytest.mark.parametrize('command, message', [
     ('train own.py --ratio 0.8', '--ratio needs --infobatch, or --shorten'),
     ('train own.py --policy Neyman', '--policy needs --infobatch'),
-    ('train own.py --shorten --delta 0.8', '--delta needs --infobatch'),
+    ('train own.py --infobatch --steps 1', '--steps needs --shorten'),
+    ('train own.py --shorten --policy MeanThreshold',
+     'How long the steps of a run with MeanThreshold.*--steps'),
     ('train own.py --score --shorten',
      '--infobatch prunes, .* give one of them'),
     ('train own.py --score --ratio 0.5', '--ratio needs --infobatch'),

@@ -95,7 +95,7 @@ def test_a_trial_prunes_as_the_real_run(train, capsys):
     assert re.search(r'train_dataloader.dataset.size +6 +64\n', printed)
     assert 'prunes until iteration 85 of 100.\nIt keeps about 0.55' in printed
     # Not the 1900 that were given up for the trial.
-    assert printed.startswith('It saves about 40 % of the iterations.\n')
+    assert printed.startswith('It saves about 40 % of the iterations if')
     # And nothing else of the converted config has changed.
     assert dumped('here').param_scheduler[0].end == 12
     log = read_log('here')
@@ -130,8 +130,11 @@ def test_options_of_the_conversion(train, capsys, arguments, iters, policy,
     assert (LISTED in read_log(folder)) is ('--subset' in arguments)
 
 
-@pytest.mark.parametrize('option, length, iters', [('', '20k', 20),
-                                                   ('--shorten', '12k', 12)])
+@pytest.mark.parametrize('option, length, iters', [
+    ('', '20k', 20),
+    ('--shorten', '12k', 12),
+    ('--shorten --steps 1', '12k', 12),
+])
 @pytest.mark.parametrize('subset', ['', 'hard'])
 def test_trainings_that_prune_nothing(train, capsys, option, length, iters,
                                       subset):
@@ -139,9 +142,13 @@ def test_trainings_that_prune_nothing(train, capsys, option, length, iters,
     list of images."""
     Path('hard.txt').write_text('1\n3\n5\n')
     name = f'nothing{iters}{subset}'
+    suffix = '_hard' if subset else ''
+    # The steps of the run that it is compared with.
+    is_long = option == '--shorten'
+    suffix += '_long-steps' * is_long
     arguments = ['--subset', 'hard.txt'] if subset else []
     train(write(f'{name}-20k_six'), *arguments, *option.split())
-    folder = f'work_dirs/{name}-{length}_six{"_hard" if subset else ""}'
+    folder = f'work_dirs/{name}-{length}_six{suffix}'
     log = read_log(folder)
     assert f'Iter(train) [{iters}/{iters}]' in log
     assert 'prunes' not in log + capsys.readouterr().out
@@ -149,9 +156,9 @@ def test_trainings_that_prune_nothing(train, capsys, option, length, iters,
     cfg = dumped(folder)
     assert cfg.param_scheduler[0].end == iters
     assert cfg.train_dataloader.sampler.type == 'InfiniteSampler'
-    # It trains as it was dumped, and needs mmib for a list alone.
+    # It trains as it was dumped, and needs mmib for a list and for the steps.
     imports = cfg.get('custom_imports', {}).get('imports', [])
-    assert imports == ['mmib.labels'] * bool(subset)
+    assert imports == ['mmib.labels'] * bool(subset) + ['mmib'] * is_long
 
 
 def test_score_is_the_baseline_with_scores(train, capsys):

@@ -17,8 +17,8 @@ import mmib_cli
 from tests.helpers.processes import run_ranks
 from tests.helpers.segmentors import BASELINE, distribute, write_images
 from tests.helpers.work_dirs import (BEGINS, StoppedAt, files_config,
-                                     write_checkpoint, write_finished,
-                                     write_start)
+                                     train_line, val_line, write_checkpoint,
+                                     write_finished, write_start)
 
 from ..test_labels.devtools import Browser
 from .browser import CHROMIUM, WIDTHS
@@ -162,6 +162,24 @@ def test_of_the_baseline(pages):
     assert 'A run without InfoBatch' in text
     assert 'metrics and losses alone' in text and 'mIoU by iterations' in text
     assert 'What was pruned' not in text and 'mmib rank' not in text
+
+
+@pytest.mark.parametrize('length, steps, text', [
+    (40, '', ': a control with the steps of its config'),
+    (40, "custom_hooks = [dict(type='StepScaleHook')]\n",
+     ': a control with the steps of a pruned run'),
+    (50, '', ''),
+])
+def test_a_control_is_named(tmp_path, length, steps, text):
+    """By which steps it has. The baseline is longer."""
+    run = write_finished(tmp_path / 'run')
+    other = write_start(
+        tmp_path / 'other',
+        [train_line(1, 1.), val_line(length, 41.)],
+        config="default_scope = 'mmseg'\n" + steps)
+    write_report(run, '--compare', other)
+    words = text_of(run / 'report.html').split('other</b>')[1].split('<')[0]
+    assert words.strip() == f', without InfoBatch{text}'
 
 
 def test_of_a_log_with_all_in_it(pages):

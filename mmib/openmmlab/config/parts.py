@@ -58,9 +58,14 @@ def check_baseline(cfg: Config) -> None:
 
 def infobatch_hooks(cfg: Config) -> List[dict]:
     """Return the configs of InfoBatchHook in ``custom_hooks``."""
+    return hooks_of(cfg, 'InfoBatchHook')
+
+
+def hooks_of(cfg: Config, name: str) -> List[dict]:
+    """Return the configs of the hooks of a type in ``custom_hooks``."""
     return [
         hook for hook in cfg.get('custom_hooks') or []
-        if isinstance(hook, dict) and type_name(hook) == 'InfoBatchHook'
+        if isinstance(hook, dict) and type_name(hook) == name
     ]
 
 

@@ -5,6 +5,7 @@ Pruning makes the passes over the data shorter, so a run saves time only if
 its schedule is shorter too.
 """
 import copy
+import math
 import re
 from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
@@ -12,7 +13,12 @@ from mmengine.config import Config
 
 from ...errors import Refusal
 from ...plans import Policy
-from .parts import LENGTH_FIELD, check_baseline, length_of, type_name
+from ..hook import InfoBatchHook
+from ..runner.mean_weight import decide_mean_weight
+from ..step_scale import no_scale
+from .outlook import forecast_of
+from .parts import (LENGTH_FIELD, add_import, check_baseline, length_of,
+                    type_name)
 
 # MMEngine registers a scheduler of each kind for the learning rate, the
 # momentum and any parameter. `PolyLRRatio` is one of MMSegmentation.
@@ -86,8 +92,12 @@ class IterMap(NamedTuple):
         return min(max(1, round(interval * self.new / self.old)), self.new)
 
 
-def shorten(cfg: Config, ratio: float = Policy.default_ratio) -> Config:
-    """Shorten the schedule of a config, and change nothing else.
+def shorten(cfg: Config,
+            ratio: float = Policy.default_ratio,
+            steps: Optional[float] = 1.,
+            policy: Optional[dict] = None,
+            delta: float = 0.85) -> Config:
+    """Shorten the schedule of a config, and by default change nothing else.
 
     Everything that names an iteration moves with the end of the run:
     schedulers, validation, checkpoints and hooks. A warm-up keeps its length.
@@ -101,14 +111,23 @@ def shorten(cfg: Config, ratio: float = Policy.default_ratio) -> Config:
         cfg (Config): The config of a run. The config stays as it is.
         ratio (float): Share of the iterations, or epochs, to run, in (0, 1].
             With 1 the copy is equal. Defaults to 0.6.
+        steps (float, optional): How many times as long the steps are where a
+            pruned run prunes. If None, as long as in that run: the control
+            then has a :class:`~mmib.openmmlab.step_scale.StepScaleHook`,
+            unless the optimizer makes the mean weight of a plan 1. Defaults to
+            1.
+        policy (dict, optional): Config of the policy of that run, for
+            ``steps``. If None, ``Neyman`` with the ratio. Defaults to None.
+        delta (float): Fraction of that run that prunes. Defaults to 0.85.
 
     Returns:
         Config: The shorter copy.
 
     Raises:
-        Refusal: If ``ratio`` is out of range, if the config prunes, or if a
-            part of the config has the wrong form or can't be shortened. The
-            error names the line to change.
+        Refusal: If ``ratio`` is out of range, if the config prunes, if a part
+            of the config has the wrong form or can't be shortened, or if the
+            steps of the policy aren't known. The error names the line to
+            change.
 
     Examples:
         >>> cfg = Config.fromfile('upernet_r50_4xb4-80k_ade20k-512x512.py')
@@ -137,7 +156,36 @@ def shorten(cfg: Config, ratio: float = Policy.default_ratio) -> Config:
                  *(cfg.get('custom_hooks') or [])):
         if isinstance(hook, dict):
             _convert_hook(hook, iter_map)
+    if steps != 1 and new < old:
+        policy = policy or dict(type='Neyman', ratio=ratio)
+        _scale_steps(cfg, iter_map, steps, policy, delta)
     return cfg
+
+
+def _scale_steps(cfg: Config, iter_map: IterMap, scale: Optional[float],
+                 policy: dict, delta: float) -> None:
+    """Let a shorter config have the steps of a run that prunes."""
+    hook = dict(type='StepScaleHook', policy=policy, delta=delta)
+    pruned = InfoBatchHook(policy, delta)
+    if not pruned.policy.prunes or decide_mean_weight(
+            None,
+            cfg.get('optim_wrapper') or {}).is_one:
+        return
+    if scale is not None:
+        if not 0 < scale < math.inf:
+            raise Refusal('`steps` must be a positive number, but got '
+                          f'{scale}.')
+        hook['scale'] = scale
+    else:
+        expected = forecast_of(cfg, pruned).mean_weight
+        if expected is None:
+            raise no_scale(pruned.policy)
+        if expected == 1:
+            return
+    if iter_map.unit == 'epoch':
+        hook['max_epochs'] = iter_map.old
+    add_import(cfg, 'mmib')
+    cfg.custom_hooks = [*(cfg.get('custom_hooks') or []), hook]
 
 
 def _schedulers(node: Any,

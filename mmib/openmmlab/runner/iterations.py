@@ -146,6 +146,16 @@ class Iterations:
         return (spent / per_iter, covered / per_iter,
                 covered / self.schedule.pass_length)
 
+    def pruning(self, share: float) -> Tuple[float, float]:
+        """Return the iterations between which a run prunes whose pruning plans
+        keep ``share`` of the images."""
+        schedule = self.schedule
+        begin, end = schedule.prune_from, max(schedule.prune_from,
+                                              schedule.annealing)
+        if schedule.by_epoch:
+            end = begin + (end - begin) * share
+        return begin / self._covered_per_iter, end / self._covered_per_iter
+
     def resume(self, run: Run, iteration: int, saved: float) -> None:
         """Go on at the position of a run, with the size that an iteration has
         now. A Runner may have another count than a checkpoint.
