@@ -63,7 +63,8 @@ def export_tasks(reader: DatasetImages, numbers: Sequence[int], folder: str,
     with new_folder(folder) as new:
         for number, name, mask in _masks_of(reader, numbers, labels_of):
             info = reader.info(number)
-            image = f'images/{osp.splitext(name)[0]}.png'
+            # Masks may share a stem, and images a mask.
+            image = f'images/{osp.splitext(name)[0]}-{number}.png'
             _write(new / image, reader.read(number)['img'])
             _write(new / 'masks' / name, mask)
             data = dict(

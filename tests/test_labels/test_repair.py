@@ -178,14 +178,15 @@ def test_what_is_exported(exported, config, run):  # noqa: F811
     assert sorted(
         path.relative_to(exported).as_posix() for path in exported.rglob('*')
         if path.is_file()) == [
-            'README.txt', 'images/1.png', 'images/4.png', 'images/5.png',
+            'README.txt', 'images/1-1.png', 'images/4-4.png', 'images/5-5.png',
             'label_config.xml', 'masks/1.png', 'masks/4.png', 'masks/5.png',
             'tasks.json'
         ]
     for name in WRONG:
         image = cv2.imread(f'data/images/training/{name}')
         mask = name.replace('jpg', 'png')
-        np.testing.assert_array_equal(cv2.imread(f'out/images/{mask}'), image)
+        picture = f'out/images/{name[0]}-{name[0]}.png'
+        np.testing.assert_array_equal(cv2.imread(picture), image)
         np.testing.assert_array_equal(
             cv2.imread(f'out/masks/{mask}', -1), raw(mask))
     text = (exported / 'label_config.xml').read_text()
@@ -200,7 +201,7 @@ def test_what_is_exported(exported, config, run):  # noqa: F811
                                                      'README.txt').read_text()
     task = json.loads((exported / 'tasks.json').read_text())[0]
     assert task['data'] == dict(
-        image='/data/local-files/?d=images/1.png',
+        image='/data/local-files/?d=images/1-1.png',
         mask='1.png',
         ignored=255,
         path='data/images/training/1.jpg')
@@ -325,6 +326,74 @@ def test_masks_of_several_folders_have_one_name(config):
         old, new = (each[i]['data_samples'] for each in (before, after))
         same = torch.equal(old.gt_sem_seg.data, new.gt_sem_seg.data)
         assert same == (new.img_path != 'more/images/training/1.jpg')
+
+
+def exported_pictures(parts):
+    """Export all images of parts of a dataset, of two classes. Return the
+    mask, the picture and the image of each task."""
+    part = dict(
+        type='BaseSegDataset',
+        metainfo=dict(classes=('a', 'b'), palette=[[0] * 3, [9] * 3]),
+        pipeline=[
+            dict(type='LoadImageFromFile'),
+            dict(type='LoadAnnotations')
+        ])
+    reader = DatasetImages(
+        Config(
+            dict(
+                default_scope='mmseg',
+                train_dataloader=dict(
+                    dataset=dict(
+                        type='ConcatDataset',
+                        datasets=[dict(part, **each) for each in parts])))))
+    repair.export_tasks(reader, reader.numbers, 'out', None)
+    tasks = json.loads(Path('out/tasks.json').read_text())
+    pictures = [task['data']['image'].partition('?d=')[2] for task in tasks]
+    assert len({*pictures}) == len(tasks)
+    return [(task['data']['mask'], cv2.imread(f'out/{picture}'),
+             cv2.imread(task['data']['path']))
+            for task, picture in zip(tasks, pictures)]
+
+
+@pytest.mark.parametrize('suffixes', [('.png', '.tif'), ('.bmp', '.png'),
+                                      ('.PNG', '.png')])
+@pytest.mark.parametrize('folders', [('one', 'two'), ('one', 'one')])
+def test_masks_that_share_a_stem(tmp_path, monkeypatch, brush, suffixes,
+                                 folders):
+    monkeypatch.chdir(tmp_path)
+    for i, (folder, suffix) in enumerate(zip(folders, suffixes)):
+        for name in (f'img{i}', folder):
+            Path(name).mkdir(exist_ok=True)
+        cv2.imwrite(f'img{i}/01.png', np.full((8, 8, 3), 50 + i, np.uint8))
+        mask = cv2.imencode('.png', np.eye(8, dtype=np.uint8))[1]
+        Path(folder, f'01{suffix}').write_bytes(mask.tobytes())
+    found = exported_pictures(
+        dict(
+            data_prefix=dict(img_path=f'img{i}', seg_map_path=folder),
+            img_suffix='.png',
+            seg_map_suffix=suffix)
+        for i, (folder, suffix) in enumerate(zip(folders, suffixes)))
+    assert [Path(mask).name
+            for mask, *_ in found] == [f'01{suffix}' for suffix in suffixes]
+    for _, picture, image in found:
+        np.testing.assert_array_equal(picture, image)
+
+
+def test_images_that_share_a_mask(tmp_path, monkeypatch, brush):
+    """Such as those of two cameras."""
+    monkeypatch.chdir(tmp_path)
+    for name in ('left', 'right', 'masks'):
+        Path(name).mkdir()
+        pixels = np.full((8, 8, 3), len(name), np.uint8)
+        cv2.imwrite(f'{name}/01.png', pixels)
+    cv2.imwrite('masks/01.png', np.eye(8, dtype=np.uint8))
+    found = exported_pictures(
+        dict(
+            data_prefix=dict(img_path=name, seg_map_path='masks'),
+            img_suffix='.png') for name in ('left', 'right'))
+    assert [mask for mask, *_ in found] == ['01.png'] * 2
+    for _, picture, image in found:
+        np.testing.assert_array_equal(picture, image)
 
 
 def change_class(tasks):
