@@ -93,9 +93,9 @@ def export(wrong: Sequence[str], args: argparse.Namespace) -> str:
         if args.checkpoint is not None:
             # It needs pandas, which --checkpoint alone asks for.
             from mmib.report.checkpoint import read_checkpoint
-            predict = Predictor(config,
-                                read_checkpoint(args.checkpoint).weights,
-                                get_device())
+            checkpoint = read_checkpoint(args.checkpoint)
+            predict = Predictor(config, checkpoint.weights, get_device())
+            reader.number_as(checkpoint.classes)
         if not args.ignore:
             export_tasks(reader, numbers, args.export, predict)
             return (f'{args.export} has {len(numbers)} images. README.txt '

@@ -131,7 +131,7 @@ def _rank_by_score(gallery: Gallery, reader: DatasetImages, config: Config,
             '--infobatch prunes them too.') from error
     _add_unlabelled(gallery, _without_labels(gallery.images, reader))
     try:
-        return Predictor(config, checkpoint.weights, get_device())
+        return _network(gallery, reader, config, checkpoint)
     except CannotShow as error:
         gallery.notes.append(f'There are no predictions: {error}.')
         return None
@@ -150,7 +150,7 @@ def _rank_by_prediction(gallery: Gallery, reader: DatasetImages,
             gallery.notes.append('There are no scores of the run, because '
                                  f'{error}.')
     try:
-        predictor = Predictor(config, checkpoint.weights, get_device())
+        predictor = _network(gallery, reader, config, checkpoint)
     except CannotShow as error:
         raise Refusal(
             f'The checkpoint can\'t be used with this config: {error}.' +
@@ -164,6 +164,18 @@ def _rank_by_prediction(gallery: Gallery, reader: DatasetImages,
                       f'--rank-by {" or ".join(found)}.')
     gallery.rank_by = rank_by or next(name
                                       for name in DEFAULTS if name in found)
+    return predictor
+
+
+def _network(gallery: Gallery, reader: DatasetImages, config: Config,
+             checkpoint: Checkpoint) -> Predictor:
+    """Return the network, whose classes the images then have."""
+    predictor = Predictor(config, checkpoint.weights, get_device())
+    if reader.number_as(checkpoint.classes):
+        gallery.notes.append(
+            'The classes of the dataset differ from those that the network '
+            'was trained on, in number or order: labels and predictions are '
+            'compared by the names of their classes.')
     return predictor
 
 
@@ -301,9 +313,11 @@ def _add_cards(gallery: Gallery, count: int, reader: DatasetImages,
         add_pictures(card, reader, predictor, rank_by, side_of(len(cards)))
     if cards and reader.has_one_class:
         # --relabel can't distinguish classes with the same name.
-        gallery.labels = [
-            name for name in reader.classes if reader.classes.count(name) == 1
-        ]
+        own = reader.own_classes
+        gallery.labels = [name for name in own if own.count(name) == 1]
+        for card in cards:
+            if card.predicted not in gallery.labels:
+                card.predicted = ''  # No right class, in this dataset.
     if any(len(card.pictures) > 1 for card in cards):
         gallery.classes = [*zip(reader.classes, reader.palette.tolist())]
 

@@ -1,9 +1,10 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The images of a dataset: their paths, pixels and labels."""
 import copy
-from typing import TYPE_CHECKING, Any, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
 
 import numpy as np
+from mmengine import fileio
 from mmengine.config import Config
 from mmengine.dataset import ClassBalancedDataset, RepeatDataset
 from mmengine.registry import DATASETS, TRANSFORMS, DefaultScope
@@ -75,9 +76,14 @@ class DatasetImages:
                 self._loaders = _loaders_of(self._dataset)
             self._of_index = image_numbers(self._dataset)
             self.numbers: List[int] = numbers_in_whole(self._dataset).tolist()
+            self.own_classes = _classes_of(self._dataset)
         # A dataset may raise anything.
         except Exception as error:
             raise CannotShow(in_short(error)) from error
+        self._config, self._split = config, split
+        self._classes: List[str] = self.own_classes
+        # What the network calls each class of the dataset.
+        self._renumbered: Optional[np.ndarray] = None
         indices = np.unique(self._of_index, return_index=True)[1]
         self._indices = dict(zip(self.numbers, indices.tolist()))
 
@@ -129,17 +135,91 @@ class DatasetImages:
 
     @property
     def classes(self) -> List[str]:
-        """list[str]: Names of the classes. Empty if they aren't known."""
-        return list(self._metainfo.get('classes') or [])
+        """list[str]: Names of the classes, by the number that labels have.
+        Empty if the names aren't known."""
+        return self._classes
+
+    def number_as(self, trained: Sequence[str]) -> bool:
+        """Let labels have the numbers by which a network predicts classes of
+        the same names.
+
+        A dataset may lack a class of the network, or have the classes in
+        another order.
+
+        Args:
+            trained (Sequence[str]): Names of the classes that the network was
+                trained on, as a checkpoint has them. Empty if the names aren't
+                known: then labels keep their numbers.
+
+        Returns:
+            bool: Whether the numbers of labels have changed.
+
+        Raises:
+            CannotShow: If the network doesn't know a class of the dataset by
+                its name.
+        """
+        own, classes = self.own_classes, self._trained_classes(trained)
+        if not own or not classes or own == classes:
+            return False
+        unknown = [name for name in own if classes.count(name) != 1]
+        if unknown or len({*own}) < len(own):
+            raise CannotShow(
+                f'the dataset has the classes {_listed(own)}, and the network '
+                f'was trained on {_listed(classes)}, so '
+                f'`{(unknown or own)[0]}` of the dataset has no number in the '
+                'network: set `metainfo=dict(classes=...)` of the dataset to '
+                'the names that the network has')
+        self._renumbered = np.array([*map(classes.index, own)])
+        self._classes = classes
+        return True
+
+    def _trained_classes(self, known: Sequence[str]) -> List[str]:
+        """Return the names of the classes of a network by number.
+
+        Datasets of COCO number classes in the order of their file, and call
+        them in the order of ``classes``, which a checkpoint keeps. So the
+        names of its numbers are those of the file that it was trained on.
+        """
+        named = list(self._metainfo.get('classes') or [])
+        if not known or not hasattr(leaves(self._dataset)[0], 'cat_ids'):
+            return list(known)
+        try:
+            trained = self if self._split == 'train' else DatasetImages(
+                self._config)
+        except CannotShow as error:
+            if self.own_classes == named:
+                return list(known)
+            raise CannotShow(
+                f'the file of the dataset has the categories '
+                f'{_listed(self.own_classes)}, and `classes` of the dataset '
+                f'are {_listed(named)}. Labels have the numbers of the file, '
+                'and which ones the network was trained on isn\'t known, '
+                f'because `train_dataloader.dataset` can\'t be read: {error}'
+            ) from error
+        is_same = list(trained._metainfo.get('classes') or []) == [*known]
+        return trained.own_classes if is_same else list(known)
+
+    def _numbers(self, labels: Any) -> np.ndarray:
+        """Return labels with the numbers of the network. A label of no class
+        gets 256 more, so that it names none of the network's."""
+        assert self._renumbered is not None
+        labels, count = np.asarray(labels, np.int64), len(self._renumbered)
+        numbers = self._renumbered[np.clip(labels, 0, count - 1)]
+        no_class = np.where(labels == IGNORED, IGNORED, labels + 256)
+        return np.where((labels >= 0) & (labels < count), numbers, no_class)
 
     @property
     def palette(self) -> np.ndarray:
         """np.ndarray: RGB colour of each label, uint8 of shape (256, 3)."""
         colours = np.random.default_rng(0).integers(
             40, 230, (256, 3), dtype=np.uint8)
-        known = (self._metainfo.get('palette') or [])[:256]
-        if len(known):
-            colours[:len(known)] = known
+        known = self._metainfo.get('palette') or []
+        numbers = range(len(known))
+        if self._renumbered is not None:
+            numbers = self._renumbered.tolist()
+        for number, colour in zip(numbers, known):
+            if number < len(colours):
+                colours[number] = colour
         return colours
 
     @property
@@ -174,7 +254,19 @@ class DatasetImages:
         """
         if not hasattr(self._dataset, 'get_data_info'):
             raise CannotShow('the dataset has no files')
-        return self._dataset.get_data_info(self._indices[number])
+        info = self._dataset.get_data_info(self._indices[number])
+        if self._renumbered is not None:
+            info = dict(info)
+            if has_one_class(info):
+                info['gt_label'] = int(self._numbers(info['gt_label']))
+            if 'instances' in info:
+                info['instances'] = [
+                    dict(
+                        each,
+                        bbox_label=int(self._numbers(each['bbox_label'])))
+                    for each in info['instances']
+                ]
+        return info
 
     def read(self, number: int, mask: Optional[str] = None) -> dict:
         """Load an image and its labels.
@@ -218,6 +310,8 @@ class DatasetImages:
                                                          != IGNORED):
                 results['gt_seg_map'] = np.where(labels == self.ignored,
                                                  IGNORED, labels)
+            if self._renumbered is not None and 'instances' not in results:
+                results['gt_seg_map'] = self._numbers(results['gt_seg_map'])
         return results
 
 
@@ -240,6 +334,25 @@ def as_picture(image: np.ndarray) -> np.ndarray:
         span = np.maximum(bands.max((0, 1)) - low, 1e-12)
         bands = np.round(255 * (bands - low) / span).astype(np.uint8)
     return np.broadcast_to(bands, (*bands.shape[:2], 3)).copy()
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first names in a sentence."""
+    return ', '.join(names[:8]) + ', ...' * (len(names) > 8)
+
+
+def _classes_of(dataset: Any) -> List[str]:
+    """Return the names of the classes of a dataset, by the number that labels
+    have. Empty if the names aren't known."""
+    classes = (getattr(dataset, 'metainfo', None) or {}).get('classes') or []
+    leaf = leaves(dataset)[0]
+    file = str(getattr(leaf, 'ann_file', ''))
+    if hasattr(leaf, 'cat_ids') and file.endswith('.json'):
+        found = fileio.load(
+            file, backend_args=getattr(leaf, 'backend_args', None))
+        names = {each['id']: each['name'] for each in found['categories']}
+        classes = [names[number] for number in leaf.cat_ids]
+    return [*map(str, classes)]
 
 
 def _loaders_of(dataset: Any) -> list:

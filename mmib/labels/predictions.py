@@ -205,22 +205,23 @@ def _boxes(found: Any, labelled: dict) -> Boxes:
 
 
 def _compare_pixels(logits: Tensor, labelled: dict) -> Dict[str, np.ndarray]:
-    labels = labelled['gt_seg_map']
+    labels = labelled['gt_seg_map'].astype(np.int64)
     if labels.shape != logits.shape[1:]:
         raise CannotShow(f'labels of {labels.shape} pixels don\'t fit a '
                          f'prediction of {tuple(logits.shape[1:])}')
     if len(logits) == 1:
         # Binary models of MMSegmentation predict a probability.
         logits = torch.cat([1 - logits, logits]).clamp(1e-7).log()
-    unknown = np.setdiff1d(labels[labels >= len(logits)], IGNORED).tolist()
-    if unknown:
+    unknown = np.setdiff1d(labels[labels >= len(logits)], IGNORED) % 256
+    if len(unknown):
         # The image would be ranked by what is left of its labels.
         raise Refusal(
             f'{labelled.get("seg_map_path")} has the labels '
-            f'{str(unknown[:5])[1:-1]}, and the network has the classes 0 '
-            f'to {len(logits) - 1}: correct the mask, or `reduce_zero_label` '
-            'or `classes` of the dataset, which make labels of its numbers.')
-    target = torch.from_numpy(labels.astype(np.int64)).to(logits.device)
+            f'{str(unknown[:5].tolist())[1:-1]}, and the network has the '
+            f'classes 0 to {len(logits) - 1}: correct the mask, or '
+            '`reduce_zero_label` or `classes` of the dataset, which make '
+            'labels of its numbers.')
+    target = torch.from_numpy(labels).to(logits.device)
     ignored = (target == IGNORED) | (target < 0)
     target = target.masked_fill(ignored, 0)[None]
     losses = F.cross_entropy(logits[None].float(), target, reduction='none')[0]

@@ -75,8 +75,10 @@ def export_tasks(reader: DatasetImages, numbers: Sequence[int], folder: str,
             task = dict(
                 data=data, annotations=_result(labels_of[mask], classes))
             if predict is not None:
-                predicted = predict(info).pred_sem_seg.data[0]
-                task['predictions'] = _result(predicted.cpu().numpy(), classes)
+                predicted = predict(info).pred_sem_seg.data[0].cpu().numpy()
+                # A class that the dataset lacks has no number in masks.
+                predicted[~np.isin(predicted, labels_of)] = IGNORED
+                task['predictions'] = _result(predicted, classes)
             tasks.append(task)
         (new / _TASKS).write_text(json.dumps(tasks), 'utf-8')
         (new / _CLASSES).write_text(

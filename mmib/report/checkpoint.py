@@ -50,6 +50,8 @@ class Checkpoint:
         images_checksum (int, optional): Of the images and their order. None
             without mmib.
         state (dict, optional): The state of InfoBatch. None without mmib.
+        classes (list[str]): Names of the classes that the network was trained
+            on, by number. Empty where they aren't known.
     """
 
     path: str
@@ -58,6 +60,7 @@ class Checkpoint:
     run: str = ''
     images_checksum: Optional[int] = None
     state: Optional[Dict[str, Any]] = None
+    classes: List[str] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -137,19 +140,30 @@ def read_checkpoint(path: str) -> Checkpoint:
         }
     except (LookupError, TypeError, AttributeError) as error:
         raise Refusal(f'{name} is not a checkpoint of a run.') from error
+    classes = _classes(content.get('meta'))
     state = content.get('infobatch')
     if state is None:
-        return Checkpoint(path, None, weights, run)
+        return Checkpoint(path, None, weights, run, classes=classes)
     if isinstance(state, dict) and state.get('version') not in VERSIONS:
         raise Refusal(f'{name} has a state of InfoBatch of another version.')
     try:
         checksum = state.get('images_checksum')
         state = to_current(unsealed(state))
         return Checkpoint(path, _images(state['tables']), weights, run,
-                          checksum, state)
+                          checksum, state, classes)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise Refusal(
             f'{name} has a state of InfoBatch that is damaged.') from error
+
+
+def _classes(meta: Any) -> List[str]:
+    """Return the names of classes in the meta information of a checkpoint,
+    where older libraries write them in capitals, or beside the dataset's."""
+    found = meta if isinstance(meta, dict) else {}
+    found = {**found, **(found.get('dataset_meta') or {})}
+    classes = found.get('classes') or found.get('CLASSES')
+    is_known = isinstance(classes, (list, tuple))
+    return [*map(str, classes)] if is_known else []
 
 
 def _images(tables: Dict[str, Any]) -> pd.DataFrame:

@@ -62,6 +62,50 @@ def coco(root, number):
         ])
 
 
+def turned(root, file, out):
+    """Write the annotations with the categories in another order."""
+    found = json.loads((root / file).read_text())
+    found['categories'].reverse()
+    (root / out).write_text(json.dumps(found))
+
+
+@pytest.mark.parametrize('train, val', [
+    ('boxes.json', 'boxes.json'),
+    ('boxes.json', 'turned.json'),
+    ('turned.json', 'boxes.json'),
+    ('turned.json', 'turned.json'),
+])
+def test_labels_are_numbered_as_the_file_was(tmp_path, train, val):
+    """Of which the network was trained. MMDetection numbers classes in the
+    order of the file, and calls them in that of `classes`."""
+    dataset = coco(tmp_path, 2)
+    turned(tmp_path, 'boxes.json', 'turned.json')
+    cfg = Config(
+        dict(
+            default_scope='mmdet',
+            train_dataloader=dict(dataset=dict(dataset, ann_file=train)),
+            val_dataloader=dict(dataset=dict(dataset, ann_file=val))))
+    networks = ['cat', 'dog'] if train == 'boxes.json' else ['dog', 'cat']
+    for split in ('train', 'val'):
+        reader = DatasetImages(cfg, split)
+        # As a checkpoint has them.
+        changed = reader.number_as(['cat', 'dog'])
+        assert changed == (split == 'val' and train != val)
+        assert reader.classes == networks
+        for number, name in enumerate(['cat', 'dog']):
+            box, = reader.info(number)['instances']
+            assert networks[box['bbox_label']] == name
+            box, = reader.read(number)['instances']
+            assert reader.names(box['bbox_label']) == name
+    cfg.train_dataloader.dataset.ann_file = 'nowhere.json'
+    reader = DatasetImages(cfg, 'val')
+    if val == 'boxes.json':
+        assert not reader.number_as(['cat', 'dog'])
+    else:
+        with pytest.raises(CannotShow, match='categories dog, cat, and `cla'):
+            reader.number_as(['cat', 'dog'])
+
+
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory):
     """Config of a short training with scores, with a dataset for tests, and

@@ -17,6 +17,8 @@ from mmengine.runner import Runner  # noqa: E402
 from mmpretrain.datasets import CIFAR10  # noqa: E402
 
 import mmib_cli  # noqa: E402
+from mmib.errors import Refusal  # noqa: E402
+from mmib.labels.gallery import rank_images  # noqa: E402
 from mmib.labels.images import CannotShow, DatasetImages  # noqa: E402
 from mmib.labels.predictions import Predictor  # noqa: E402
 from mmib.report.checkpoint import read_newest  # noqa: E402
@@ -192,3 +194,24 @@ def test_a_data_set_that_holds_its_images(monkeypatch):
     assert reader.info(2)['img'][0, 0].tolist() == [200, 0, 0]
     assert reader.names(results['gt_label']) == 'bird'
     assert not osp.exists('nowhere')
+
+
+def test_a_split_without_a_class(trained, tmp_path):
+    """It has other numbers than the network, which go by the names."""
+    cfg = Config.fromfile(str(next(trained.glob('*.py'))))
+    checkpoint, _ = read_newest(str(trained))
+    assert checkpoint.classes == [*CLASSES]
+    root = tmp_path / 'val'
+    root.mkdir()
+    (root / 'light').symlink_to(trained.parent / 'data' / 'light')
+    cfg.val_dataloader.dataset.data_root = str(root)
+    gallery = rank_images(cfg, checkpoint, 'val', None, 2)
+    assert len(gallery.images) == 8 and (gallery.images.margin < 0).all()
+    assert 'by the names' in gallery.notes[0]
+    # A review gives classes of the dataset alone.
+    assert gallery.labels == ['light']
+    card = gallery.highest[0]
+    assert ('class', 'light') in card.classes and not card.predicted
+    checkpoint.classes = ['dark', 'bright']
+    with pytest.raises(Refusal, match='`light` of the dataset has no number'):
+        rank_images(cfg, checkpoint, 'val', None, 2)

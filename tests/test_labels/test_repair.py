@@ -2,6 +2,7 @@
 """Masks that are exported, repaired, and trained on."""
 import json
 import os
+import re
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +18,11 @@ from mmengine.registry import HOOKS, MODELS, DefaultScope
 from mmseg.datasets import BaseSegDataset
 from mmseg.registry import DATASETS
 
+from mmib.errors import Refusal
 from mmib.labels import repair
 from mmib.labels.config import list_images
 from mmib.labels.gallery import rank_images
-from mmib.labels.images import DatasetImages
+from mmib.labels.images import CannotShow, DatasetImages
 from mmib.labels.predictions import Predictor
 from mmib.labels.repair import masks_in, painted
 from mmib.labels.verdicts import Judged, write_review
@@ -488,6 +490,52 @@ def test_predictions_are_exported(config, run):  # noqa: F811
             dict(sky=0, ground=1, disc=2, square=3, triangle=4), '')
         found = painted(regions, [], np.full_like(predicted, 9), 255)
         np.testing.assert_array_equal(found, predicted)
+
+
+def test_classes_in_another_order(config, run):  # noqa: F811
+    """Than those of the network, and one that no mask has: labels, colours
+    and what is exported go by the names."""
+    cfg = Config.fromfile(config)
+    part = cfg.train_dataloader.dataset
+    part.type = 'NamedDataset'
+    names = list(NamedDataset.METAINFO['classes'])
+    cfg.val_dataloader = Config.fromfile(config).train_dataloader
+    other = ['disc', 'sky', 'triangle', 'square', 'ground']
+    cfg.val_dataloader.dataset.update(
+        type='NamedDataset', metainfo=dict(classes=other))
+    weights = torch.load('net.pth', weights_only=True)['state_dict']
+    checkpoint = Checkpoint('a.pth', None, weights, classes=names)
+    right, found = (
+        rank_images(cfg, checkpoint, split, 'pixels', 1)
+        for split in ('train', 'val'))
+    pd.testing.assert_series_equal(right.images.pixels, found.images.pixels)
+    assert [name for name, _ in found.classes] == names
+    assert 'by the names' not in ' '.join(right.notes)
+    assert 'by the names' in found.notes[0]
+    shown = right.highest[0].pictures, found.highest[0].pictures
+    assert [name for name, _ in shown[0]] == [name for name, _ in shown[1]]
+    predict = Predictor(cfg, weights, 'cpu')
+    for split in ('train', 'val'):
+        reader = DatasetImages(cfg, split)
+        reader.number_as(names)
+        repair.export_tasks(reader, [0, 3], split, predict)
+
+    def strokes(split):
+        """Of labels and predictions, by number in masks."""
+        text = Path(split, 'label_config.xml').read_text()
+        return sorted(
+            re.findall(r'Label value="(\w+)" category="(\d)"', text)), [
+                task['annotations'][0]['result'] +
+                task['predictions'][0]['result']
+                for task in json.loads(Path(split, 'tasks.json').read_text())
+            ]
+
+    assert strokes('train') == strokes('val')
+    with pytest.raises(CannotShow, match='has the classes disc, .*metainfo'):
+        DatasetImages(cfg, 'val').number_as(names[:4])
+    checkpoint.classes = names[:4]
+    with pytest.raises(Refusal, match='`triangle` of the dataset has no numb'):
+        rank_images(cfg, checkpoint, 'val', 'pixels', 1)
 
 
 def test_suspect_regions_are_ignored(config, run, capsys):  # noqa: F811
