@@ -15,7 +15,7 @@ from ..openmmlab.data.datasets import (image_numbers, image_paths,
                                        images_checksum, is_listed, leaves,
                                        mixes_images, unwrap_repeats)
 from .lists import find_images
-from .masks import IGNORED, ignored_number
+from .masks import IGNORED, ignored_number, loading_steps
 from .relabel import has_one_class
 
 if TYPE_CHECKING:  # It needs pandas.
@@ -357,9 +357,5 @@ def _classes_of(dataset: Any) -> List[str]:
 
 def _loaders_of(dataset: Any) -> list:
     """Return the steps of a pipeline that load images and labels."""
-    pipeline = getattr(leaves(dataset)[0], 'pipeline', None)
-    steps = [
-        step for step in getattr(pipeline, 'transforms', [])
-        if 'Load' in type(step).__name__
-    ]
+    steps = loading_steps(leaves(dataset)[0])
     return steps or [TRANSFORMS.build(dict(type='LoadImageFromFile'))]

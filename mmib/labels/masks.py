@@ -1,14 +1,17 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Masks that replace the masks of the same names in a dataset."""
+import copy
 import io
 import logging
 import os
 import os.path as osp
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import chain
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Sequence, Set, Union
+from tempfile import TemporaryDirectory
+from typing import (Any, Callable, Dict, Iterable, List, Optional, Sequence,
+                    Set, Tuple, Union)
 
 import numpy as np
 from mmengine import fileio
@@ -93,9 +96,46 @@ def short_names(paths: Iterable[str]) -> Dict[str, str]:
     return {path: '/'.join(parts[-length:]) for path, parts in whole.items()}
 
 
+def loading_steps(dataset: Any) -> list:
+    """Return the steps in the pipeline of a dataset that load images and
+    labels."""
+    pipeline = getattr(dataset, 'pipeline', None)
+    return [
+        step for step in getattr(pipeline, 'transforms', [])
+        if 'Load' in type(step).__name__
+    ]
+
+
+def labels_of_numbers(load: Callable[[str], np.ndarray],
+                      shape: Tuple[int, ...],
+                      numbers: Optional[np.ndarray] = None) -> np.ndarray:
+    """Return the label that a dataset makes of each number in a mask.
+
+    Args:
+        load (Callable): Returns the labels in a file, as the dataset does.
+        shape (tuple[int, int]): Height and width of the mask.
+        numbers (np.ndarray, optional): The numbers of interest. Others get
+            :data:`IGNORED`, as do those that a mask is too small for. Defaults
+            to None: all up to 255.
+
+    Returns:
+        np.ndarray: Labels, int of shape (256,).
+    """
+    written = np.arange(256) if numbers is None else numbers
+    written = np.resize(written.astype(np.uint8), shape)
+    with TemporaryDirectory() as folder:
+        path = osp.join(folder, 'numbers.png')
+        Image.fromarray(written).save(path)
+        loaded = load(path)
+    labels_of = np.full(256, IGNORED)
+    labels_of[written] = loaded
+    return labels_of
+
+
 def replace_masks(datasets: Sequence[Any], folder: Folder) -> Set[str]:
     """Replace masks of datasets of MMSegmentation by masks of the same names
-    in a folder. A name may have folders.
+    in a folder. A name may have folders. Warn if all new masks look as if they
+    had other numbers or another direction than the old ones.
 
     Returns:
         set[str]: Paths of the images whose masks are new.
@@ -109,15 +149,24 @@ def replace_masks(datasets: Sequence[Any], folder: Folder) -> Set[str]:
         raise _error('The dataset has no `seg_map_path` of each image, so no '
                      'mask can take its place')
     new = _find(folder, map(str, paths))
-    changed = set()
+    changed, compared = set(), Changes()
     for dataset, of_dataset in zip(datasets, infos):
+        known: Set[str] = set()
         for info in of_dataset:
             old = str(info['seg_map_path'])
             if old in new:
-                _check(dataset, old, new[old])
+                if old not in known:
+                    known.add(old)
+                    compared.add(*_check(dataset, info, new[old]))
                 info['seg_map_path'] = new[old]
                 changed.add(str(info.get('img_path')))
         put_infos(dataset, of_dataset)
+    text = compared.suspicion(
+        list(getattr(datasets[0], 'metainfo', {}).get('classes') or ()))
+    if text:
+        print_log(
+            f'InfoBatch: {text} If the masks of {folder} were meant so, there '
+            'is nothing to do.', 'current', logging.WARNING)
     return changed
 
 
@@ -138,35 +187,159 @@ def _find(folder: Folder, paths: Iterable[str]) -> Dict[str, str]:
                 f'{file} has the name of {len(like) or "no"} masks of the '
                 'dataset' + ': put it into folders that are called as there' *
                 (len(like) > 1))
+        if like[0] in new:
+            raise _error(f'{new[like[0]]} and {file} would both take the '
+                         f'place of {like[0]}: keep one of them')
         new[like[0]] = str(file)
     return new
 
 
-def _check(dataset: Any, old: str, new: str) -> None:
+def _check(dataset: Any, info: dict,
+           new: str) -> Tuple[np.ndarray, np.ndarray]:
     """Refuse a mask that can't take the place of another one, and warn of one
-    that ignores a whole class."""
-    after = read_mask(new)
+    that ignores a whole class.
+
+    Returns:
+        tuple[np.ndarray, np.ndarray]: Old and new labels, as the dataset loads
+        them, or the numbers in the files where it loads none.
+    """
+    after, old = read_mask(new), str(info['seg_map_path'])
     with Image.open(io.BytesIO(fileio.get(old))) as image:
         before, size = np.asarray(image), image.size
     if size != after.shape[::-1]:
         raise _error(
             '{} has {} x {} pixels, and {}, whose place it would take, '
             '{} x {}'.format(new, *after.shape[::-1], old, *size))
-    if before.ndim != 2:
-        return  # The loader of the dataset reads colours.
-    # What the dataset's loader makes of other numbers isn't known.
-    numbers = np.setdiff1d(after, before)
-    unknown = numbers[~_known_numbers(dataset)[numbers]].tolist()
-    if unknown:
-        raise _error(f'{new} has the numbers {str(unknown[:5])[1:-1]}, which '
-                     'stand for no class of the dataset')
-    ignored = ignored_number(dataset)
-    lost = np.setdiff1d(before[after == ignored], np.append(after, ignored))
-    if len(lost):
-        print_log(
-            f'InfoBatch: {new} ignores all pixels that have the number '
-            f'{lost[0]} in {old}. {ignored} stands for no class: if it should,'
-            f' write {lost[0]} in its place.', 'current', logging.WARNING)
+    has_numbers = before.ndim == 2  # Or else the loader reads colours.
+    if has_numbers:
+        # What the dataset's loader makes of other numbers isn't known.
+        numbers = np.setdiff1d(after, before)
+        unknown = numbers[~_known_numbers(dataset)[numbers]].tolist()
+        if unknown:
+            raise _error(f'{new} has the numbers {str(unknown[:5])[1:-1]}, '
+                         'which stand for no class of the dataset')
+        ignored = ignored_number(dataset)
+        lost = np.setdiff1d(before[after == ignored],
+                            np.append(after, ignored))
+        if len(lost):
+            print_log(
+                f'InfoBatch: {new} ignores all pixels that have the number '
+                f'{lost[0]} in {old}. {ignored} stands for no class: if it '
+                f'should, write {lost[0]} in its place.', 'current',
+                logging.WARNING)
+    steps = loading_steps(dataset)
+
+    def load(path: str) -> Any:
+        results = dict(copy.deepcopy(info), seg_map_path=path)
+        for step in steps:
+            results = step(results)
+        return results.get('gt_seg_map')
+
+    try:
+        labels = load(new)
+        if labels is None:
+            return before, after
+        if has_numbers:
+            expected = labels_of_numbers(load, after.shape,
+                                         np.unique(after))[after]
+            if not np.array_equal(labels, expected):
+                raise _error(
+                    f'{new} has other labels in the dataset than its numbers '
+                    'have: the dataset\'s loader takes no such file. Write '
+                    'masks with 8 bits and without a palette')
+        return load(old), labels
+    except Refusal:
+        raise
+    # A loader may raise anything.
+    except Exception as error:
+        raise _error(f'{new}, or {old}, can\'t be loaded as the dataset loads '
+                     f'masks: {type(error).__name__}: {error}') from error
+
+
+class Changes:
+    """What repaired masks change, in all of them together."""
+
+    _TURNS = {
+        'mirrored': np.fliplr,
+        'upside down': np.flipud,
+        'turned by half': lambda mask: np.rot90(mask, 2),
+        'turned to the right': np.rot90,
+        'turned to the left': lambda mask: np.rot90(mask, 3)
+    }
+
+    def __init__(self) -> None:
+        self._count = 0
+        # Pixels by old and new label.
+        self._pixels = np.zeros((256, 256), np.int64)
+        # In how many masks each label was, and has lost most of its pixels.
+        self._had, self._lost = np.zeros((2, 256), int)
+        self._turned: Counter = Counter()
+
+    def add(self, before: np.ndarray, after: np.ndarray) -> None:
+        """Compare a mask with the one whose place it takes.
+
+        Args:
+            before (np.ndarray): Labels of the old mask, of shape (H, W).
+            after (np.ndarray): Labels of the new mask, of the same shape.
+        """
+        if before.shape != after.shape or before.ndim != 2:
+            return
+        before, after = (
+            np.clip(labels, 0, 255).astype(np.int64)
+            for labels in (before, after))
+        pixels = np.bincount(
+            (256 * before + after).ravel(),
+            minlength=256 * 256).reshape(256, 256)
+        self._count += 1
+        self._pixels += pixels
+        had = pixels.sum(1)
+        self._had += had > 0
+        self._lost += 2 * pixels.diagonal() < had
+        for name, turn in self._TURNS.items():
+            turned = turn(after)
+            self._turned[name] += (
+                after.size if turned.shape != before.shape else
+                np.count_nonzero(turned != before))
+
+    def suspicion(self, classes: Sequence[str]) -> str:
+        """Return a sentence on what looks like a mistake in all masks, '' if
+        nothing does.
+
+        Args:
+            classes (Sequence[str]): Names of the classes.
+        """
+        changed = self._pixels.sum() - self._pixels.trace()
+        name, fewest = min(
+            self._turned.items(),
+            key=lambda item: item[1],
+            default=('', changed))
+        if 2 * fewest < changed:
+            return (
+                f'the repaired masks look {name}: so they would differ '
+                f'from the old ones in {fewest} pixels, and as they are '
+                f'in {changed}. Write them in the direction of the images.')
+        # One mask alone may well have had a wrong class.
+        lost = (self._had == self._lost) & (self._had > 1)
+        lost[IGNORED] = False
+        if not lost.any():
+            return ''
+
+        def called(label: int) -> str:
+            return str(classes[label] if label < len(classes) else
+                       'no class' if label == IGNORED else label)
+
+        said = []
+        for label in np.flatnonzero(lost)[:5].tolist():
+            pixels = self._pixels[label]
+            share = 1 - pixels[label] / pixels.sum()
+            others = pixels.copy()
+            others[label] = 0
+            said.append(f'{called(label)} ({share:.0%} of the pixels, most to '
+                        f'{called(int(others.argmax()))})')
+        return (
+            f'each of the {self._count} repaired masks changes most pixels '
+            f'of {", ".join(said)}. Compare the numbers of the classes in '
+            'the tool that wrote the masks with those in the dataset.')
 
 
 def _error(text: str) -> Refusal:

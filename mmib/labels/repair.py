@@ -24,7 +24,7 @@ import numpy as np
 from ..errors import Refusal
 from .images import DatasetImages
 from .lists import names_of
-from .masks import IGNORED, SUFFIXES, read_mask, short_names
+from .masks import IGNORED, SUFFIXES, labels_of_numbers, read_mask, short_names
 from .predictions import Predictor, compare
 from .rankings import largest_region
 
@@ -119,14 +119,8 @@ def _labels_of(reader: DatasetImages, number: int) -> np.ndarray:
         raise Refusal(
             'The training pipeline of the config loads no masks: --export is '
             'for MMSegmentation.')
-    # As large as the mask of the image.
-    written = np.resize(np.arange(256, dtype=np.uint8), labels.shape)
-    with TemporaryDirectory() as folder:
-        path = Path(folder, 'numbers.png')
-        _write(path, written)
-        loaded = reader.read(number, str(path))['gt_seg_map']
-    labels_of = np.full(256, IGNORED)
-    labels_of[written] = loaded
+    labels_of = labels_of_numbers(
+        lambda path: reader.read(number, path)['gt_seg_map'], labels.shape)
     if labels_of[reader.ignored] != IGNORED:
         raise Refusal(f'`LoadAnnotations` of the config takes {reader.ignored}'
                       ' for a class, so no pixel can be ignored.')

@@ -9,7 +9,9 @@ import cv2
 import numpy as np
 import pytest
 from mmengine.registry import DefaultScope
+from PIL import Image
 
+from mmib.errors import Refusal
 from mmib.labels import listed_images
 from mmib.labels import masks as module
 from mmib.labels.masks import masks_checksum, short_names
@@ -166,3 +168,128 @@ def test_the_checksum_is_of_names_and_contents(tmp_path):
     assert masks_checksum(tmp_path) == first
     (tmp_path / 'a.png').rename(tmp_path / 'b.png')
     assert masks_checksum(tmp_path) != first
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What is said of new masks of some images, made of the old ones."""
+
+    def told(change, names=('1.png', '2.png', '4.png')):
+        said = []
+        monkeypatch.setattr(module, 'print_log',
+                            lambda text, *_: said.append(text))
+        Path('new').mkdir(exist_ok=True)
+        for name in names:
+            cv2.imwrite(f'new/{name}', change(raw(name)))
+        with DefaultScope.overwrite_default_scope('mmseg'):
+            build(
+                dict(
+                    type='ListedImages',
+                    repaired='new',
+                    dataset=dataset_of(type='NamedDataset')))
+        return ' '.join(said)
+
+    return told
+
+
+def exchanged(mask):
+    return np.array([0, 2, 1, 3, 4, 5], np.uint8)[mask]
+
+
+def small_repair(mask):
+    mask = mask.copy()
+    mask[:20, :20] = 3
+    return mask
+
+
+def test_exchanged_classes_are_told(config, told):  # noqa: F811
+    """By the names of the classes, and whatever the pixels of others do."""
+    text = told(exchanged)
+    assert 'sky (100% of the pixels, most to ground), ground (100%' in text
+    assert 'square' not in text
+
+
+def test_masks_of_background_are_told(config, told):  # noqa: F811
+    text = told(np.zeros_like)
+    assert 'most to no class' in text and 'sky (100%' in text
+
+
+@pytest.mark.parametrize('turn, name', [
+    (np.fliplr, 'mirrored'),
+    (np.flipud, 'upside down'),
+    (lambda mask: mask[::-1, ::-1], 'by half'),
+    (np.rot90, 'to the left'),
+    (lambda mask: np.rot90(mask, 3), 'to the right'),
+])
+def test_turned_masks_are_told(config, told, turn, name):  # noqa: F811
+    """Also those that were repaired."""
+    assert name in told(lambda mask: turn(small_repair(mask)))
+
+
+def test_repairs_are_not_told(config, told):  # noqa: F811
+    assert not told(small_repair)
+    # The wrong class of one object, and a mask that was empty.
+    for names in (['1.png'], ['1.png', '2.png']):
+        seen = iter([exchanged, small_repair])
+        assert not told(lambda mask: next(seen)(mask), names)
+
+
+def test_two_files_for_one_mask(config):  # noqa: F811
+    for name in ('new/4.png', 'new/training/4.png'):
+        Path(name).parent.mkdir(exist_ok=True)
+        cv2.imwrite(name, raw('4.png'))
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        with pytest.raises(
+                Refusal, match='new/4.png and new/training/4.png would both'):
+            build(
+                dict(
+                    type='ListedImages', repaired='new', dataset=dataset_of()))
+
+
+def write_colours(path, mask):
+    image = Image.fromarray(mask)
+    image.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0])
+    image.save(path)
+
+
+@pytest.mark.parametrize('backend', ['cv2', 'pillow'])
+@pytest.mark.parametrize('kind, write', [
+    ('grey', lambda path, mask: Image.fromarray(mask).save(path)),
+    ('1 bit',
+     lambda path, mask: Image.fromarray(255 * mask).convert('1').save(path)),
+    ('palette', write_colours),
+])
+def test_a_mask_is_what_the_loader_reads(tmp_path, kind, write, backend):
+    """Or else it is refused."""
+    for name in ('img', 'mask', 'new'):
+        (tmp_path / name).mkdir()
+    old = np.tile(np.uint8([0, 1]), (8, 4))
+    drawn = np.eye(8, dtype=np.uint8)
+    cv2.imwrite(str(tmp_path / 'img/0.png'), np.dstack([old] * 3))
+    cv2.imwrite(str(tmp_path / 'mask/0.png'), old)
+    write(tmp_path / 'new/0.png', drawn)
+    cfg = dict(
+        type='ListedImages',
+        repaired=str(tmp_path / 'new'),
+        dataset=dict(
+            type='BaseSegDataset',
+            data_root=str(tmp_path),
+            img_suffix='.png',
+            data_prefix=dict(img_path='img', seg_map_path='mask'),
+            metainfo=dict(classes=('a', 'b'), palette=[[0] * 3, [9] * 3]),
+            pipeline=[
+                dict(type='LoadImageFromFile'),
+                dict(type='LoadAnnotations', imdecode_backend=backend)
+            ]))
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        try:
+            labels = build(cfg)[0]['gt_seg_map']
+        except Refusal as error:
+            assert 'other labels in the dataset than its numbers' in str(error)
+            assert kind != 'grey' and (kind, backend) != ('palette', 'pillow')
+        else:
+            np.testing.assert_array_equal(labels, drawn)
+    (tmp_path / 'img/0.png').write_bytes(b'no image')
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        with pytest.raises(Refusal, match='can\'t be loaded as the dataset'):
+            build(cfg)
