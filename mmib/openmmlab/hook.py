@@ -32,6 +32,7 @@ from .runner.checks import (check_batch, check_length, check_ranks,
 from .runner.compat import (at_edges_of_steps, before_saving, is_accumulating,
                             restart_loader)
 from .runner.epochs import ScheduleSteps, begin_epoch
+from .runner.first_masks import FirstMasks
 from .runner.iterations import Iterations
 from .runner.mean_weight import decide_mean_weight
 
@@ -115,6 +116,7 @@ class InfoBatchHook(Hook):
         self.has_begun = False
         """bool: Whether there is a :attr:`run`."""
         self._slots: Slots  # Slots of the batch in training.
+        self._first_masks: FirstMasks
         # Whether a step has begun that isn't over.
         self._is_in_step = False
         self._stop = StopSignal()
@@ -144,6 +146,8 @@ class InfoBatchHook(Hook):
         task = tasks.attach(runner.model, self.batch, runner.hooks)
         self._set_up_run(runner, task)
         check_ranks(self.run, self._delivery)
+        self._first_masks = FirstMasks(runner.train_dataloader.dataset,
+                                       self.run.world.size)
         if runner.iter == 0:
             check_length(self._iterations, self.policy.prunes)
         elif self._loaded:
@@ -288,6 +292,7 @@ class InfoBatchHook(Hook):
         run = self.run
         size = self._sampler.batch_size(runner.train_dataloader.batch_size)
         check_batch(data_batch, size)
+        self._first_masks.see(data_batch)
         slots = self._slots = run.stream.batch(run.stream.position, size,
                                                run.world)
         for plan in run.stream.begun(run.stream.position, slots.end):
