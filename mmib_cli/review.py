@@ -38,7 +38,9 @@ def outlook(rows: List[Judged]) -> Iterator[str]:
 def _of_ranking(rows: List[Judged], looked_at: int) -> Iterator[str]:
     said = [row.verdict for row in rows]
     by_rank = {row.rank: row for row in rows}
-    twice = next((row for row in rows if by_rank[row.rank] is not row), None)
+    # Images of one score share a rank.
+    twice = next((row for row in rows if by_rank[row.rank] is not row and (
+        not row.score or by_rank[row.rank].score != row.score)), None)
     if WRONG in said and not twice and not beats_chance(rows):
         yield ('So far the ranking looks no better than chance: wrong images '
                'don\'t clearly become rarer from high ranks to low ones, and '

@@ -1,11 +1,13 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Boxes whose labels contradict the predictions: functions of arrays."""
-from typing import Callable, Dict, List, NamedTuple, Optional
+from typing import Callable, Dict, Iterable, List, NamedTuple, Optional
 
 import numpy as np
 
 # Predictions of lower confidence contradict no label.
 _CONFIDENT = 0.4
+# The share of the images in which a prediction without a label counts in full.
+_SHARE = 0.2
 # Boxes that overlap less than `_APART` are of different objects, and those
 # that overlap `_SAME` and more are one box.
 _APART, _SAME = 0.2, 0.5
@@ -25,6 +27,8 @@ class Boxes(NamedTuple):
         classes (np.ndarray): Class of each predicted box, int of shape (M,).
         confidences (np.ndarray): Confidence of each predicted box, from 0 to
             1, of shape (M,).
+        limit (float): Predictions without a label count in full above this
+            confidence, see :func:`limit_of`. Defaults to 0.4.
     """
 
     labelled: np.ndarray
@@ -32,6 +36,7 @@ class Boxes(NamedTuple):
     predicted: np.ndarray
     classes: np.ndarray
     confidences: np.ndarray
+    limit: float = _CONFIDENT
 
 
 class Suspect(NamedTuple):
@@ -79,21 +84,50 @@ def without_ignored(boxes: Boxes, ignored: np.ndarray) -> Boxes:
     inside = _intersections(boxes.labelled[ignored], boxes.predicted)
     in_crowd = inside.max(0, initial=0) >= 0.5 * _areas(boxes.predicted)
     known = ~(in_crowd & ignored.any())
-    return Boxes(boxes.labelled[~ignored], boxes.labels[~ignored],
-                 boxes.predicted[known], boxes.classes[known],
-                 boxes.confidences[known])
+    return boxes._replace(
+        labelled=boxes.labelled[~ignored],
+        labels=boxes.labels[~ignored],
+        predicted=boxes.predicted[known],
+        classes=boxes.classes[known],
+        confidences=boxes.confidences[known])
+
+
+def limit_of(images: Iterable[Boxes]) -> float:
+    """Return the confidence that the surest prediction without a label exceeds
+    in a fifth of the images.
+
+    How sure a detector is depends on the detector: a weak one may find objects
+    rightly with confidences below 0.3, and one that has learned that an object
+    has no label is less sure of it.
+
+    Args:
+        images (Iterable[Boxes]): The boxes of each image.
+    """
+    surest = [
+        each.confidences[_is_free(each)].max(initial=0) for each in images
+    ]
+    return float(np.quantile(surest, 1 - _SHARE)) if surest else _CONFIDENT
+
+
+def _is_free(boxes: Boxes) -> np.ndarray:
+    """Return whether no label overlaps each prediction."""
+    return overlaps(boxes.labelled, boxes.predicted).max(0, initial=0) < _APART
 
 
 def missing(boxes: Boxes) -> List[Suspect]:
-    """Find confident predictions that no label overlaps: a label may be
-    missing. The weight of each is its confidence."""
+    """Find predictions that no label overlaps: a label may be missing. These
+    are the predictions above the limit, or the surest one where none is above
+    the limit. The weight of each is its confidence."""
     ious = overlaps(boxes.labelled, boxes.predicted).max(0, initial=0)
     confidences = boxes.confidences
+    free = np.flatnonzero(_is_free(boxes))
+    sure = free[confidences[free] > boxes.limit]
+    if not len(sure) and len(free):
+        sure = free[[confidences[free].argmax()]]
     return [
         Suspect('missing', boxes.predicted[i].tolist(), None,
                 int(boxes.classes[i]), float(confidences[i]), float(ious[i]),
-                float(confidences[i]))
-        for i in np.flatnonzero((confidences > _CONFIDENT) & (ious < _APART))
+                float(confidences[i])) for i in sure
     ]
 
 

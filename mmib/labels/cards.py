@@ -59,7 +59,7 @@ class Card:
 
 
 def add_pictures(card: Card, reader: DatasetImages,
-                 predict: Optional[Predictor], rank_by: str,
+                 predict: Optional[Predictor], rank_by: str, limit: float,
                  side: int) -> None:
     """Add the pictures of an image, or a note that says why one is missing.
 
@@ -69,10 +69,11 @@ def add_pictures(card: Card, reader: DatasetImages,
         predict (Predictor, optional): The network. If None, nothing is
             predicted.
         rank_by (str): Name of the ranking.
+        limit (float): See :class:`~mmib.labels.boxes.Boxes`.
         side (int): Longest side of the pictures.
     """
     try:
-        for name, layer in _layers(card, reader, predict, rank_by):
+        for name, layer in _layers(card, reader, predict, rank_by, limit):
             card.pictures.append((name, to_uri(layer, side)))
     except (CannotShow, Refusal) as error:
         what = 'prediction' if card.pictures else 'picture'
@@ -80,7 +81,7 @@ def add_pictures(card: Card, reader: DatasetImages,
 
 
 def _layers(card: Card, reader: DatasetImages, predict: Optional[Predictor],
-            rank_by: str) -> Iterator[_Layer]:
+            rank_by: str, limit: float) -> Iterator[_Layer]:
     """Draw the image, its labels and its prediction. Classes that can't be
     drawn are added to the card in words."""
     results = reader.read(card.number)
@@ -109,8 +110,8 @@ def _layers(card: Card, reader: DatasetImages, predict: Optional[Predictor],
         yield _boxes(card, reader, 'prediction', found.bboxes.tolist(),
                      found.labels.tolist())
         if rank_by in KINDS:
-            compared = compare(sample, results)
-            yield _suspects(card, reader, compared['boxes'], compared[rank_by])
+            compared = compare(sample, results)['boxes']._replace(limit=limit)
+            yield _suspects(card, reader, compared, KINDS[rank_by](compared))
 
 
 def _boxes(card: Card, reader: DatasetImages, name: str, boxes: List[list],

@@ -12,7 +12,7 @@ from mmengine.device import get_device
 
 from ..errors import Refusal
 from ..report.checkpoint import Checkpoint
-from .boxes import KINDS, Suspect
+from .boxes import KINDS, Boxes, Suspect, limit_of
 from .cards import Card, add_pictures
 from .images import CannotShow, DatasetImages
 from .layers import side_of
@@ -57,6 +57,7 @@ class Gallery:
         notes (list[str]): Sentences on what is missing, and why.
         boxes (pd.DataFrame, optional): The boxes that may be wrong. None
             unless the images are ranked by what a detector predicts.
+        limit (float): See :class:`~mmib.labels.boxes.Boxes`. Defaults to 0.
     """
 
     images: pd.DataFrame
@@ -73,6 +74,7 @@ class Gallery:
     labels: List[str] = field(default_factory=list)
     notes: List[str] = field(default_factory=list)
     boxes: Optional[pd.DataFrame] = None
+    limit: float = 0.
 
 
 def rank_images(config: Config,
@@ -157,14 +159,26 @@ def _rank_by_prediction(gallery: Gallery, reader: DatasetImages,
             ' --rank-by score ranks the images by the scores of the run.' *
             ('score' in gallery.images)) from error
     loader = config.get('val_dataloader') or {}
-    _measure(gallery, reader, compare_all(reader, predictor, loader))
-    found = [name for name in RANKINGS if name in gallery.images]
-    if rank_by is not None and rank_by not in found:
-        raise Refusal(f'There is no ranking by {rank_by} here: give '
-                      f'--rank-by {" or ".join(found)}.')
-    gallery.rank_by = rank_by or next(name
-                                      for name in DEFAULTS if name in found)
+    _measure(gallery, reader, compare_all(reader, predictor, loader), rank_by)
+    gallery.rank_by = rank_by or next(
+        name for name in DEFAULTS if name in gallery.images)
+    if gallery.rank_by in KINDS:
+        gallery.notes.append(_how_many(gallery))
     return predictor
+
+
+def _how_many(gallery: Gallery) -> str:
+    """Say how many images have a box that ranks them."""
+    values = gallery.images[gallery.rank_by].dropna()
+    if gallery.rank_by != 'missing':
+        return (f'{(values > 0).sum()} of {len(values)} images have such a '
+                'box. The others share the last rank.')
+    return (f'{(values > gallery.limit).sum()} of {len(values)} images have '
+            'predictions without a label with a confidence above '
+            f'{gallery.limit:.2g}, and rank by their sum. After these come '
+            f'{((values > 0) & (values <= gallery.limit)).sum()} by their '
+            'surest prediction without a label. The others have none, and '
+            'share the last rank.')
 
 
 def _network(gallery: Gallery, reader: DatasetImages, config: Config,
@@ -212,10 +226,12 @@ def _add_unlabelled(gallery: Gallery, numbers: List[int]) -> None:
 
 
 def _measure(gallery: Gallery, reader: DatasetImages,
-             compared: Iterator[Union[Dict[str, Any], str]]) -> None:
+             compared: Iterator[Union[Dict[str, Any],
+                                      str]], rank_by: Optional[str]) -> None:
     """Add a column for each ranking by predictions. After Ctrl-C, the images
     that were predicted so far are ranked."""
     rows: List[Dict[str, float]] = []
+    boxes: List[Tuple[int, Boxes]] = []
     unlabelled, suspects, reason = [], [], ''
     labelled: Counter = Counter()
     predicted: Set[int] = set()
@@ -223,19 +239,33 @@ def _measure(gallery: Gallery, reader: DatasetImages,
         for number, seen in zip(reader.numbers, compared):
             if isinstance(seen, str):
                 reason, seen = seen, {}
+            elif rank_by is not None and not _has_array(rank_by, seen):
+                found = [
+                    name for name in RANKINGS
+                    if name in gallery.images or _has_array(name, seen)
+                ]
+                raise Refusal(f'There is no ranking by {rank_by} here: give '
+                              f'--rank-by {" or ".join(found)}.')
             rows.append({
                 name: ranking.of(seen[ranking.array])
                 for name, ranking in RANKINGS.items()
                 if ranking.of and ranking.array in seen
             })
+            if 'boxes' in seen:
+                boxes.append((len(rows) - 1, seen['boxes']))
             if np.isnan(seen.get('losses', 0)).all():
                 unlabelled.append(number)
-            suspects += [(number, each) for kind in KINDS
-                         for each in seen.get(kind, ())]
             labelled.update(seen.get('labelled', ()))
             predicted.update(seen.get('predicted', ()))
     except KeyboardInterrupt:
         pass
+    gallery.limit = limit_of(each for _, each in boxes)
+    for place, each in boxes:
+        each = each._replace(limit=gallery.limit)
+        for kind, find in KINDS.items():
+            of_kind = find(each)
+            rows[place][kind] = RANKINGS[kind].of(of_kind)
+            suspects += [(reader.numbers[place], one) for one in of_kind]
     measured = pd.DataFrame(rows, reader.numbers[:len(rows)])
     if measured.empty:
         raise Refusal('The images can\'t be ranked: '
@@ -264,6 +294,12 @@ def _measure(gallery: Gallery, reader: DatasetImages,
             'rank again.')
 
 
+def _has_array(name: str, seen: Dict[str, Any]) -> bool:
+    """Return whether a ranking can be computed of a prediction."""
+    array = RANKINGS[name].array
+    return array in seen or array in KINDS and 'boxes' in seen
+
+
 def _table_of(suspects: List[Tuple[int, Suspect]], images: pd.DataFrame,
               reader: DatasetImages) -> pd.DataFrame:
     """Return a table of the boxes that may be wrong."""
@@ -287,8 +323,9 @@ def _add_cards(gallery: Gallery, count: int, reader: DatasetImages,
         rank_by, ascending=False, kind='stable')
     gallery.num_ranked = int(images[rank_by].notna().sum())
     order = images.index[:gallery.num_ranked].tolist()
-    ranks = pd.Series(range(1, len(order) + 1), order, dtype='Int64')
-    images['rank'] = ranks
+    # Images of one value are in no order.
+    ranks = images['rank'] = images[rank_by].rank(
+        method='min', ascending=False).astype('Int64')
     names = dict(zip(images.index, names_of([*images['path']], images.index)))
     if judged:
         # An earlier round has numbers where images shared a path.
@@ -301,16 +338,20 @@ def _add_cards(gallery: Gallery, count: int, reader: DatasetImages,
             'in the ranking, and aren\'t shown again.')
         order = left
     highest = order[:count]
+    if rank_by in KINDS:
+        highest = [n for n in highest if images[rank_by][n] > 0]
     lowest = order[len(highest):][-count:][::-1] if count else []
     cards = [
         Card(number, images['path'][number], names[number],
              _figures_of(images, rank_by, number), int(ranks[number]))
         for number in highest + lowest
     ]
-    gallery.highest, gallery.lowest = cards[:count], cards[count:]
+    gallery.highest = cards[:len(highest)]
+    gallery.lowest = cards[len(highest):]
     gallery.folder = _shorten_paths(cards)
     for card in cards:
-        add_pictures(card, reader, predictor, rank_by, side_of(len(cards)))
+        add_pictures(card, reader, predictor, rank_by, gallery.limit,
+                     side_of(len(cards)))
     if cards and reader.has_one_class:
         # --relabel can't distinguish classes with the same name.
         own = reader.own_classes

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..errors import Refusal
-from .boxes import KINDS, Boxes, confident_classes, without_ignored
+from .boxes import Boxes, confident_classes, without_ignored
 from .images import CannotShow, DatasetImages, in_short
 from .masks import IGNORED
 from .relabel import has_one_class
@@ -145,14 +145,11 @@ def compare(sample: Any, labelled: dict) -> Dict[str, Any]:
         - Classification: ``losses`` of shape (), and ``leads``, the
           log-probability of each class less the log-probability of the
           labelled class, of shape (C,), NaN for the labelled class.
-        - Detection: ``boxes``, :class:`~mmib.labels.boxes.Boxes`, and the
-          suspicious boxes of each kind in :data:`~mmib.labels.boxes.KINDS`.
+        - Detection: ``boxes``, :class:`~mmib.labels.boxes.Boxes`.
     """
     if 'bboxes' in sample.get('pred_instances', {}):
         boxes = _boxes(sample.pred_instances, labelled)
-        suspects = {kind: find(boxes) for kind, find in KINDS.items()}
         return dict(
-            suspects,
             boxes=boxes,
             labelled=np.unique(boxes.labels),
             predicted=confident_classes(boxes))

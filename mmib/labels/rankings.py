@@ -75,8 +75,9 @@ class Ranking(NamedTuple):
     Args:
         title (str): Title of the number.
         array (str): Key of what the number is computed from, in the result of
-            :func:`~mmib.labels.predictions.compare`. '' if the number comes
-            from a run. Defaults to ''.
+            :func:`~mmib.labels.predictions.compare`, or a kind of boxes in
+            :data:`~mmib.labels.boxes.KINDS`. '' if the number comes from a
+            run. Defaults to ''.
         of (Callable, optional): Computes the number. Defaults to None.
     """
 

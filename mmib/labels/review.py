@@ -82,6 +82,8 @@ def beats_chance(rows: Sequence[Judged]) -> bool:
     count, total = is_wrong.sum(), len(is_wrong)
     if 3 * count >= total:
         return True
-    places = ranks.argsort().argsort()
+    # Images of one rank have its mean place.
+    _, ties, counts = np.unique(ranks, return_inverse=True, return_counts=True)
+    places = (counts.cumsum() - (counts + 1) / 2)[ties]
     gap = (total - 1) / 2 - places[is_wrong].mean()
     return gap > _CLEAR * np.sqrt((total + 1) * (total - count) / (12 * count))

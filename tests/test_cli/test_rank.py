@@ -125,6 +125,22 @@ def test_the_ranking_is_chosen(rank):
         rank('--rank-by', 'margin')
 
 
+def test_a_ranking_of_another_task_is_refused_at_once(rank, monkeypatch):
+    predict, batches = Predictor.predict, []
+
+    def count(self, inputs):
+        batches.append(len(inputs))
+        return predict(self, inputs)
+
+    monkeypatch.setattr(Predictor, 'predict', count)
+    rank()
+    every, batches[:] = len(batches), []
+    for other in ('margin', 'missing'):
+        with pytest.raises(SystemExit, match=f'no ranking by {other} here'):
+            rank('--rank-by', other)
+    assert len(batches) == 2 and every > 2
+
+
 def test_scores_of_a_training_are_columns(run, trained, tmp_path):
     work_dir = tmp_path / 'scored'
     Runner.from_cfg(files_config(trained[0].parent / 'data', work_dir)).train()

@@ -111,12 +111,25 @@ def test_reviewers_who_give_different_labels(review, capsys):
 
 
 def test_images_of_the_same_rank(review, capsys):
-    review(write('a.csv', numbered('wh')), write('b.csv', numbered('hw', 2)))
+    other = Path(write('b.csv', numbered('hw', 2)))
+    other.write_text(other.read_text().replace('0.5', '0.25'))
+    review(write('a.csv', numbered('wh')), 'b.csv')
     text = capsys.readouterr().out
     assert text.startswith('4 images were looked at: 2 wrong, 2 hard, 0')
     # Ranks 1 and 2 are those of the other file, too.
     assert '0.jpg and 2.jpg have the same rank: ' in text
     assert 'expect ' not in text
+
+
+def test_images_of_one_value_share_a_rank(review, capsys):
+    Path('a.csv').write_text('image,verdict,rank,score,date\n' + ''.join(
+        f'{i}.jpg,{"wrong" if i < 6 else "hard"},{min(i + 1, 10)},'
+        f'{max(1 - i / 10, 0.1)}\n'.replace('\n', ',\n') for i in range(30)))
+    review('a.csv')
+    text = capsys.readouterr().out
+    assert 'same rank' not in text and 'expect ' in text
+    assert 'chance' not in text
+    assert re.search(r'1 to 10 +30 +6 ', text)
 
 
 def test_rankings_are_told_apart(review, capsys):

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmib.labels.boxes import KINDS, Boxes, overlaps, total, without_ignored
+from mmib.labels.boxes import (KINDS, Boxes, limit_of, overlaps, total,
+                               without_ignored)
 
 # What is drawn by hand: each 10 x 10, apart but for the third, which is the
 # second shifted by half its width (IoU 1/3).
@@ -108,9 +109,52 @@ def test_properties(labelled, predicted, random):
     for kind in KINDS:
         shuffled = KINDS[kind](boxes_of(labelled, predicted))
         assert total(shuffled) == pytest.approx(total(KINDS[kind](boxes)))
-    # Labels that are added where the network misses them make none of it.
-    added = [(each.box, each.predicted) for each in suspects['missing']]
-    assert not KINDS['missing'](boxes_of(labelled + added, predicted))
+    # Labels that are added where the network misses them make none of it, and
+    # a prediction of less confidence comes in their place.
+    surest = 1.
+    while suspects['missing']:
+        added = [(each.box, each.predicted) for each in suspects['missing']]
+        labelled += added
+        weights = [each.weight for each in suspects['missing']]
+        assert max(weights) <= surest
+        surest = min(weights)
+        suspects['missing'] = KINDS['missing'](boxes_of(labelled, predicted))
+
+
+def test_a_weak_detector_ranks_by_what_it_finds():
+    """With confidences far below 0.4, of which some are background."""
+    rng = np.random.default_rng(0)
+    images = []
+    for number in range(40):
+        # Three objects, of which eight images lack a label.
+        predicted = [
+            (box, CAT, sure)
+            for box, sure in zip((A, B, FAR), rng.uniform(0.15, 0.35, 3))
+        ]
+        labelled = [(box, CAT) for box in (A, B, FAR)[:2 if number < 8 else 3]]
+        images.append(
+            boxes_of(labelled, predicted + [((40, 0, 45, 5), CAT, 0.02)]))
+    limit = limit_of(images)
+    assert 0.02 <= limit < 0.35
+    for fitting in (limit, 0.4):
+        values = np.array([
+            total(KINDS['missing'](each._replace(limit=fitting)))
+            for each in images
+        ])
+        assert values[:8].min() > 0.15 > values[8:].max()
+
+
+def test_the_limit_lets_a_fifth_of_the_images_count():
+    images = [boxes_of([], [(A, CAT, sure)]) for sure in np.arange(10) / 10]
+    # What has a label says nothing, however sure.
+    images += [boxes_of([(A, CAT)], [(A, CAT, 0.99)])] * 10
+    limit = limit_of(images)
+    assert sum(limit < total(KINDS['missing'](each)) for each in images) == 4
+
+
+def test_the_limit_without_an_image():
+    """As when a ranking is stopped before the first one."""
+    assert limit_of([]) == boxes_of().limit
 
 
 @given(st.lists(st.tuples(_BOX, st.integers(0, 2)), max_size=6))

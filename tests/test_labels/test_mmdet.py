@@ -197,11 +197,16 @@ def test_ranked(trained, predicted, kind, tmp_path, monkeypatch):
     # By rank.
     assert [*table.image.unique()
             ] == [n for n in images.index if n in {*table.image}]
-    for number, found in enumerate(samples):
-        known = boxes.Boxes(
+    of_images = [
+        boxes.Boxes(
             np.array([[5. + number, 10, 40, 30]]), np.array([number % 2]),
             found.bboxes.double().numpy(), found.labels.numpy(),
             found.scores.double().numpy())
+        for number, found in enumerate(samples)
+    ]
+    limit = boxes.limit_of(of_images)
+    for number, known in enumerate(of_images):
+        known = known._replace(limit=limit)
         for name, find in boxes.KINDS.items():
             suspects = find(known)
             assert images[name][number] == pytest.approx(
@@ -221,6 +226,8 @@ def test_ranked(trained, predicted, kind, tmp_path, monkeypatch):
     assert page.count(f'>{kind}:') >= min(number, 5) > 0
     assert 'href="rank_train_boxes.csv"' in page
     assert f'{len(table)} boxes that may be wrong' in page
+    count = (images[kind] > (limit if kind == 'missing' else 0)).sum()
+    assert f'{count} of 4 images have ' in page
     assert '--without review.csv' in page
 
 

@@ -243,6 +243,18 @@ def better(ranks, wrong):
     return beats_chance(rows_of(ranks, wrong))
 
 
+def test_ties_say_nothing():
+    """Whichever of the images of one rank is first in the file."""
+    ranks = [*range(1, 5), *[5] * 20]
+    wrong = [0.] * 24
+    for first in ([5, 6, 7, 8], [20, 21, 22, 23]):
+        tied = list(wrong)
+        for n in first:
+            tied[n] = 1.
+        assert not better(ranks, tied)
+    assert better(ranks, [1.] * 4 + [0.] * 20)
+
+
 def ranking(rng, num_images, share, quality, above=0.):
     """Whether each image is wrong, in the order of noisy scores, of which
     those of right images that are hard lie above."""
