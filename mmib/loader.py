@@ -6,6 +6,7 @@ from collections import deque
 from enum import IntEnum
 from typing import Any, Deque, Dict, Iterator, List, Optional, Tuple
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset
@@ -124,6 +125,14 @@ class Dealer:
                 f'{run.world.size}, and the process is now rank {now.rank} of '
                 f'{now.size}: call `init_process_group`, or create the object '
                 'of your framework that calls it, before the first batch.')
+
+    def seed_of(self, cursor: Cursor) -> int:
+        """Return a random seed for the workers of an iterator, which differs
+        between ranks, and is the same where a run goes on at a position."""
+        run = self._run
+        assert run.seed is not None
+        entropy = run.seed, cursor.begin, run.world.rank
+        return int(np.random.SeedSequence(entropy).generate_state(1)[0])
 
     def begin_iterator(self, batch_size: int, drop_last: bool,
                        num_prefetched: int) -> Cursor:
@@ -423,6 +432,13 @@ class Loader:
         self._batch_size, self._drop_last = size, bool(drop_last)
         self._dealer = dealer
         self._device = None if device is None else torch.device(device)
+        # A DataLoader draws the seed of its workers whenever an iterator
+        # begins. From torch's global generator, the draw would change what a
+        # resumed run draws next, such as the masks of dropout.
+        self._generator = None
+        if arguments.get('generator') is None:
+            self._generator = torch.Generator()
+            arguments = dict(arguments, generator=self._generator)
         self._num_prefetched = arguments.get('num_workers', 0) * (
             arguments.get('prefetch_factor') or 2)
         # All iterators share one DataLoader, whose workers may persist.
@@ -434,6 +450,8 @@ class Loader:
         # `iter` to check whether a loader is iterable.
         cursor = self._dealer.begin_iterator(self._batch_size, self._drop_last,
                                              self._num_prefetched)
+        if self._generator is not None:
+            self._generator.manual_seed(self._dealer.seed_of(cursor))
         for batch in self._batches:
             if self._device is not None:
                 batch = tree_map(self._move, batch)

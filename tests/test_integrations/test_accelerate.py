@@ -32,10 +32,11 @@ class Loop:
                  batch_size=BATCH_SIZE,
                  prepared=True,
                  num_workers=0,
+                 layers=(),
                  **kwargs):
         self.audit = audit
         self.accelerator = accelerate.Accelerator(cpu=True, **kwargs)
-        self.model = network()
+        self.model = network(*layers)
         self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
         self.loader = audit.loader(
             batch_size,
@@ -94,13 +95,14 @@ def test_accelerate(arguments):
 
 @pytest.mark.parametrize('stop, workers', [(8, 0), (9, 0), (13, 0), (9, 2)])
 def test_accelerate_resumes(tmp_path, stop, workers):
-    """`save_state` and `load_state` are enough."""
+    """`save_state` and `load_state` are enough, also with dropout."""
+    arguments = dict(num_workers=workers, layers=[torch.nn.Dropout()])
     whole = Audit()
-    expected = Loop(whole).run().parameters()
+    expected = Loop(whole, **arguments).run().parameters()
     part = Audit()
-    Loop(part, num_workers=workers).run(stop, tmp_path)
+    Loop(part, **arguments).run(stop, tmp_path)
     rest = Audit()
-    loop = Loop(rest, num_workers=workers)
+    loop = Loop(rest, **arguments)
     loop.accelerator.load_state(tmp_path)
     rest.follow(part)
     assert torch.equal(loop.run().parameters(), expected)
@@ -165,3 +167,41 @@ def test_fabric_on_two_ranks(workers):
         train_with_fabric, port=free_port(), num_workers=workers)
     facts = check_facts(run_ranks(train, 2))
     assert len(facts.images) >= sum(len(plan.weights) for plan in facts.plans)
+
+
+def test_fabric_resumes(tmp_path):
+    """`save` and `load` take the Session, and the user the random state."""
+    fabric = pytest.importorskip('lightning.fabric').Fabric(
+        accelerator='cpu', devices=1)
+
+    def run(stop=None, resumes=False):
+        audit = Audit()
+        model = network(torch.nn.Dropout())
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        model, optimizer = fabric.setup(model, optimizer)
+        state = dict(
+            model=model,
+            optimizer=optimizer,
+            session=audit.session,
+            random_state=torch.get_rng_state())
+        if resumes:
+            torch.rand(3)
+            fabric.load(tmp_path / 'state', state)
+            torch.set_rng_state(state['random_state'])
+            audit.follow(resumes)
+        while audit.session.epoch < EPOCHS:
+            for slots, (inputs, labels, images) in audit.loader(BATCH_SIZE):
+                logits = model(inputs)
+                losses = F.cross_entropy(logits, labels, reduction='none')
+                loss = audit.weigh(losses, slots, images, logits).mean()
+                optimizer.zero_grad()
+                fabric.backward(loss)
+                optimizer.step()
+                if audit.calls == stop:
+                    state['random_state'] = torch.get_rng_state()
+                    fabric.save(tmp_path / 'state', state)
+                    return audit
+        return model.module[0].weight.detach()
+
+    whole = run()
+    assert torch.equal(run(resumes=run(stop=9)), whole)

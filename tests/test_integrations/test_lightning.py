@@ -29,10 +29,10 @@ class Module(L.LightningModule):
 
     lr = 0.1
 
-    def __init__(self, audit, manual=False, **loader):
+    def __init__(self, audit, manual=False, layers=(), **loader):
         super().__init__()
         self.audit, self.loader = audit, loader
-        self.network = network()
+        self.network = network(*layers)
         self.automatic_optimization = not manual
         self.validations, self.rates, self.logged = [], [], []
 
@@ -41,7 +41,9 @@ class Module(L.LightningModule):
         return self.audit.loader(**arguments)
 
     def val_dataloader(self):
-        return DataLoader(Samples(40, seed=1), BATCH_SIZE)
+        # With random states of its own, as it begins once more after a resume.
+        return DataLoader(
+            Samples(40, seed=1), BATCH_SIZE, generator=torch.Generator())
 
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), self.lr)
@@ -143,13 +145,32 @@ def test_a_stream(tmp_path):
     assert audit.session.progress == 1 and len(module.validations) == 3
 
 
+class RandomStates(L.Callback):
+    """Keep the random state of torch, which Lightning leaves out."""
+
+    state = None
+
+    def on_save_checkpoint(self, trainer, module, checkpoint):
+        checkpoint['random_state'] = torch.get_rng_state()
+
+    def on_load_checkpoint(self, trainer, module, checkpoint):
+        self.state = checkpoint['random_state']
+
+    def on_train_start(self, trainer, module):
+        if self.state is None:
+            torch.manual_seed(0)
+        else:
+            torch.set_rng_state(self.state)
+
+
 @pytest.mark.parametrize('loader', [{}, dict(num_workers=2)], ids=str)
 @pytest.mark.parametrize('stop', [9, 12, 19])
 def test_resume(tmp_path, loader, stop):
-    """Within an epoch and between two, to the last bit."""
+    """Within an epoch and between two, to the last bit, with dropout."""
+    loader = dict(loader, layers=[torch.nn.Dropout()])
     whole = Audit()
     module = Module(whole, **loader)
-    trainer_of(whole, tmp_path).fit(module)
+    trainer_of(whole, tmp_path, callbacks=[RandomStates()]).fit(module)
 
     part = Audit()
     trainer_of(
@@ -158,6 +179,7 @@ def test_resume(tmp_path, loader, stop):
         max_steps=stop,
         enable_checkpointing=True,
         callbacks=[
+            RandomStates(),
             L.callbacks.ModelCheckpoint(
                 tmp_path, '{step}', every_n_train_steps=stop, save_top_k=-1)
         ]).fit(Module(part, **loader))
@@ -165,7 +187,9 @@ def test_resume(tmp_path, loader, stop):
     rest = Audit()
     rest.follow(part)
     resumed = Module(rest, **loader)
-    trainer_of(rest, tmp_path).fit(resumed, ckpt_path=path)
+    trainer_of(
+        rest, tmp_path, callbacks=[RandomStates()]).fit(
+            resumed, ckpt_path=path)
     rest.check(whole.planned)
     assert rest.images == whole.images and rest.plans == whole.plans
     assert torch.equal(resumed.parameters_in_one(), module.parameters_in_one())

@@ -16,8 +16,8 @@ from mmengine.utils import apply_to
 
 from mmib import Session
 from mmib.pruning import Neyman, RandomPruning
-from tests.helpers.audit import (EPOCHS, Audit, Trainer, assert_same, refused,
-                                 said)
+from tests.helpers.audit import (EPOCHS, Audit, Trainer, assert_same, network,
+                                 refused, said)
 from tests.helpers.runs import (POLICIES, SIZE, dealt, loop, losses_of,
                                 plans_of, state_of)
 
@@ -30,6 +30,66 @@ def own(policy=None, stream=False, **kwargs):
     """A Session of a few images, for :func:`tests.helpers.runs.loop`."""
     arguments = dict(epochs=6, delta=0.7, seed=3, stream=stream)
     return Session(range(SIZE), policy, **{**arguments, **kwargs})
+
+
+@by_stream
+@pytest.mark.parametrize('workers', [0, 2])
+def test_masks_of_dropout(stream, workers):
+    """They are those of the run that was never stopped, where the random
+    state of torch is restored before the first batch is asked for."""
+
+    def new():
+        audit = Audit(60, stream=stream)
+        return audit, Trainer(audit, network(torch.nn.Dropout()))
+
+    def go(audit, trainer, stop=None):
+        train(audit, audit.loader(16, num_workers=workers), trainer, stop)
+
+    audit, whole = new()
+    go(audit, whole)
+    audit, trainer = new()
+    go(audit, trainer, 2)
+    audit.resume()
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', '.*goes on with the')
+        go(audit, trainer)
+    assert torch.equal(trainer.parameters(), whole.parameters())
+
+
+def seeds_of(session, size=4):
+    """The seeds of the workers of an iterator that begins now."""
+    return [
+        seed for _, seeds in session.loader(size, **WORKERS) for seed in seeds
+    ]
+
+
+def seeds_in(items):
+    return [torch.utils.data.get_worker_info().seed]
+
+
+WORKERS = dict(num_workers=2, collate_fn=seeds_in)
+
+
+def test_seeds_of_workers():
+    """They depend on the position and the seed of the run alone."""
+    session = own()
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        first = seeds_of(session)
+        assert seeds_of(session) == first and len({*first}) == 2
+    assert seeds_of(own()) == first and seeds_of(own(seed=4)) != first
+    loop(session, 4, 4)
+    assert session.epoch == 1 and not {*seeds_of(session)} & {*first}
+
+
+def test_a_generator_of_the_user():
+    """It draws the seeds of the workers."""
+    for seed in (1, 2):
+        generator = torch.Generator().manual_seed(seed)
+        expected = torch.empty((), dtype=torch.int64).random_(
+            generator=torch.Generator().manual_seed(seed)).item()
+        loader = own().loader(4, generator=generator, **WORKERS)
+        assert next(iter(loader))[1] == [expected]
 
 
 def go_on(session, batch_size, **loader):
