@@ -2,6 +2,7 @@
 """Arguments of a Trainer of transformers, and those of its loader."""
 import functools
 import math
+import warnings
 from typing import Any, Dict
 
 from transformers import Trainer
@@ -71,11 +72,19 @@ def check_arguments(trainer: Any, session: Session, mixin: Any) -> None:
             '`num_replicas` and `rank` of the Session.')
 
 
-def num_steps(args: Any, session: Session, most: int, done: int = 0) -> int:
+def num_steps(args: Any,
+              session: Session,
+              most: int,
+              done: int = 0,
+              warns: bool = False) -> int:
     """Return the steps of the optimizer at which the run ends: ``most``, the
     ``max_steps`` of the user, if positive, or else ``done`` steps so far and
-    those that the Session still has samples for."""
+    those that the Session still has samples for. With ``warns``, warn if the
+    run ends before the Session."""
     assert session.num_samples is not None
+    if session.progress == 1 and not done:
+        raise Refusal('The Session is over, because it has trained before: '
+                      'make a new Session for each Trainer.')
     left = round((1 - session.progress) * session.num_samples)
     # Fewer samples than ranks are left out.
     batches = left // args.world_size / args.train_batch_size
@@ -86,6 +95,12 @@ def num_steps(args: Any, session: Session, most: int, done: int = 0) -> int:
             f'The Session has samples for {steps} steps, and `max_steps` is '
             f'{most}: remove `max_steps`, give the Session more `epochs`, or '
             'lower the batch size.')
+    if warns and 0 < most < steps:
+        warnings.warn(
+            f'InfoBatch: `max_steps` ends the run after {most} of the {steps} '
+            'steps of the Session, without the last part of a run, in which '
+            'nothing is pruned: remove `max_steps`, and give the Session '
+            'fewer `epochs` for a shorter run.')
     return most if most > 0 else steps
 
 

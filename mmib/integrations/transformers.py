@@ -7,7 +7,9 @@ from typing import Any, Dict, Iterator, List
 
 import torch
 from torch import Tensor
+from transformers import TrainerCallback
 
+from ..errors import Refusal
 from ..session import Session
 from .arguments import check_arguments, loader_arguments, num_steps
 from .checkpoints import resume_session, save_session
@@ -15,6 +17,16 @@ from .losses import sample_losses, shifts_labels
 
 # The class after the mixin, for type checkers.
 _Trainer: Any = object
+
+
+class _EpochOfRun(TrainerCallback):
+    """Let the epoch in the log go on after a resume. The Trainer, which skips
+    no batches there, counts from 0 again."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any,
+                    **kwargs: Any) -> None:
+        # The run is one epoch.
+        state.epoch = state.global_step / state.max_steps
 
 
 class InfoBatchTrainerMixin(_Trainer):
@@ -56,6 +68,10 @@ class InfoBatchTrainerMixin(_Trainer):
         # The state of the Session knows what comes next.
         self.args.ignore_data_skip = True
         self.args.max_steps = num_steps(self.args, session, self._most_steps)
+        self._has_weighed = False
+        self._slots: Any = None
+        # Before the callbacks of the user, which may read the epoch.
+        self.callback_handler.callbacks.insert(0, _EpochOfRun())
 
     def get_train_dataloader(self) -> Iterator[Dict[str, Any]]:
         """Return the batches of the Session, each with its slots."""
@@ -75,6 +91,27 @@ class InfoBatchTrainerMixin(_Trainer):
             return outputs['loss'].expand(len(labels))
         return sample_losses(outputs['logits'], labels, self._shifts == [True])
 
+    def training_step(self, model: Any, inputs: Dict[str, Any], *args: Any,
+                      **kwargs: Any) -> Tensor:
+        """Check in the first batch that its losses were weighed."""
+        if self._has_weighed:
+            return super().training_step(model, inputs, *args, **kwargs)
+        before = self.session.progress
+        # A `compute_loss` of the user hands all other inputs to the model.
+        inputs = dict(inputs)
+        self._slots = inputs.pop('slots', None)
+        loss = super().training_step(model, inputs, *args, **kwargs)
+        self._slots = None
+        self._has_weighed = self.session.progress > before
+        if not self._has_weighed:
+            raise Refusal(
+                f'{type(self).__name__} has trained on a batch whose losses '
+                'were not weighed. A Session needs the loss of each sample: '
+                'override `losses` of InfoBatchTrainerMixin in the place of '
+                '`compute_loss` and `get_train_dataloader`, or call those of '
+                'the mixin by `super()`.')
+        return loss
+
     def compute_loss(self,
                      model: Any,
                      inputs: Dict[str, Any],
@@ -82,7 +119,7 @@ class InfoBatchTrainerMixin(_Trainer):
                      **kwargs: Any) -> Any:
         """Weigh the losses of the samples in training."""
         inputs = dict(inputs)
-        slots = inputs.pop('slots', None)
+        slots = inputs.pop('slots', self._slots)
         if slots is None:
             return super().compute_loss(model, inputs, return_outputs,
                                         **kwargs)
@@ -112,6 +149,6 @@ class InfoBatchTrainerMixin(_Trainer):
         done = resume_session(self.session, resume_from_checkpoint,
                               self.args.output_dir)
         # The batch size, or the number of ranks, may have changed.
-        self.args.max_steps = num_steps(self.args, self.session,
-                                        self._most_steps, done)
+        self.args.max_steps = num_steps(
+            self.args, self.session, self._most_steps, done, warns=True)
         return super().train(resume_from_checkpoint, **kwargs)

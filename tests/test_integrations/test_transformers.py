@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 
 from mmib import Session
+from mmib.errors import Refusal
 from mmib.pruning import RandomPruning
 from tests.helpers.audit import (EPOCHS, Audit, Samples, assert_same,
-                                 check_facts, network, refused)
+                                 check_facts, network, refused, said)
 from tests.helpers.processes import environment_of, free_port, run_ranks
 from tests.helpers.runs import state_of
 
@@ -38,14 +39,18 @@ class Net(torch.nn.Module):
 
     config = None
 
-    def __init__(self):
+    def __init__(self, *layers):
         super().__init__()
-        self.network = network()
+        self.network = network(*layers)
 
     def forward(self, x, labels=None, image=None, **kwargs):
         assert not kwargs
         logits = self.network(x)
         return dict(loss=F.cross_entropy(logits, labels), logits=logits)
+
+
+def with_dropout():
+    return Net(torch.nn.Dropout())
 
 
 class Audited:
@@ -168,13 +173,13 @@ def test_accumulated_gradients(tmp_path):
 
 @pytest.mark.parametrize('step', [5, 8, 13])
 def test_resume(tmp_path, step):
-    """To the last bit."""
+    """To the last bit, with dropout, and with the same epochs in the log."""
     whole = stream()
-    trainer = trainer_of(whole, tmp_path / 'whole')
+    trainer = trainer_of(whole, tmp_path / 'whole', with_dropout())
     trainer.train()
     part = stream()
     saving = dict(save_strategy='steps', save_steps=step)
-    stopped = trainer_of(part, tmp_path, **saving)
+    stopped = trainer_of(part, tmp_path, with_dropout(), **saving)
 
     class Stop(transformers.TrainerCallback):
 
@@ -185,8 +190,11 @@ def test_resume(tmp_path, step):
     stopped.train()
     rest = stream()
     rest.follow(part)
-    resumed = trainer_of(rest, tmp_path)
+    resumed = trainer_of(rest, tmp_path, with_dropout())
     resumed.train(resume_from_checkpoint=True)
+    epochs = [line['epoch'] for line in trainer.state.log_history]
+    assert [line['epoch'] for line in resumed.state.log_history] == epochs
+    assert max(epochs) == resumed.state.epoch == 1
     rest.check(whole.session.num_samples)
     assert rest.images == whole.images and rest.plans == whole.plans
     assert torch.equal(parameters_of(resumed), parameters_of(trainer))
@@ -330,6 +338,70 @@ def test_a_trainer_with_a_loss_of_its_own(tmp_path):
 
     with refused('`compute_loss` of Mixed is not called in training'):
         trainer_of(stream(), tmp_path, kind=Mixed)
+
+
+class OwnLoss(OfLogits):
+    """A loss of a batch, as scripts without a Session have it."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+        outputs = model(**inputs)
+        loss = outputs['loss']
+        return (loss, outputs) if return_outputs else loss
+
+
+class OwnLoader(Trainer):
+
+    def get_train_dataloader(self):
+        return torch.utils.data.DataLoader(self.train_dataset, BATCH_SIZE)
+
+
+class OwnStep(Trainer):
+    """Calls those of the mixin."""
+
+    num_losses = 0
+
+    def compute_loss(self, *args, **kwargs):
+        self.num_losses += 1
+        return super().compute_loss(*args, **kwargs)
+
+    def get_train_dataloader(self):
+        yield from super().get_train_dataloader()
+
+
+@pytest.mark.parametrize('kind', [OwnLoss, OwnLoader])
+@pytest.mark.parametrize('accumulated', [1, 3])
+def test_what_hides_the_mixin(tmp_path, kind, accumulated):
+    """It is refused before the first step of the optimizer."""
+    audit = stream()
+    trainer = trainer_of(
+        audit, tmp_path, kind=kind, gradient_accumulation_steps=accumulated)
+    with pytest.raises(Refusal, match='not weighed.* override `losses` of'):
+        trainer.train()
+    assert trainer.state.global_step == 0
+
+
+def test_what_calls_the_mixin(tmp_path):
+    audit = stream()
+    trainer = trainer_of(audit, tmp_path, kind=OwnStep)
+    trainer.train()
+    audit.check(audit.session.num_samples)
+    assert trainer.num_losses == audit.calls == 22
+
+
+def test_a_run_that_ends_while_it_prunes(tmp_path):
+    trainer = trainer_of(stream(), tmp_path, max_steps=9)
+    with said('`max_steps` ends the run after 9 of the 22 steps'):
+        trainer.train()
+    trainer = trainer_of(stream(), tmp_path, max_steps=22)
+    with said():
+        trainer.train()
+
+
+def test_a_second_trainer(tmp_path):
+    audit = stream()
+    trainer_of(audit, tmp_path).train()
+    with refused('The Session is over.* make a new Session for each Trainer'):
+        trainer_of(audit, tmp_path)
 
 
 def test_a_causal_model_that_begins_at_random(tmp_path):
