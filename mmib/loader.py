@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The loader of a Session: a wrapper of a DataLoader that delivers each batch
 with its slots, and the rules by which iterators share one stream of slots."""
+import copy
 import operator
 from collections import deque
 from enum import IntEnum
@@ -20,8 +21,9 @@ from .stream.stream import Rest
 
 # Batches that iterators in a row deliver without any `weigh` before a refusal.
 _MOST_UNWEIGHED = 20
-# Arguments of DataLoader that plans take the place of.
-_OF_PLANS = ('shuffle', 'sampler', 'batch_sampler')
+# Arguments of DataLoader that plans take the place of, and the arguments of a
+# Session for the same purpose.
+_OF_PLANS = dict(shuffle='shuffle', sampler='policy', batch_sampler='policy')
 
 
 class Weighed(IntEnum):
@@ -55,7 +57,7 @@ class Cursor:
         self.rest, self.weighed = rest, Weighed.NOTHING
         self.gives_up = gives_up
         self.num_issued = self.num_given_up = 0
-        self.has_ended = False
+        self.has_ended = self.has_weighed_first = self.was_told = False
         self._in_flight: Deque[Slots] = deque()
 
     def issue(self, slots: Slots) -> List[int]:
@@ -65,6 +67,11 @@ class Cursor:
         self.num_issued += 1
         self._in_flight.append(slots)
         return slots.indices.tolist()
+
+    @property
+    def num_in_flight(self) -> int:
+        """int: Batches that were requested, and not delivered yet."""
+        return len(self._in_flight)
 
     def deliver(self) -> Slots:
         """Return the slots of the oldest batch in flight."""
@@ -146,8 +153,7 @@ class Dealer:
         self.fix_ranks()
         run, before = self._run, self._cursor
         step = StepSize(batch_size * run.world.size, drop_last)
-        if before is not None and before.has_ended and before.num_issued and (
-                self._weighed_until <= before.begin):
+        if before is not None and before.has_ended and run.schedule.by_epoch:
             self._note_unweighed(before)
         self._same = batch_size, drop_last, num_prefetched
         if self._is_in_use:
@@ -206,6 +212,8 @@ class Dealer:
         """Warn that an iterator has ended with nothing weighed. After several
         such iterators, refuse to go on, because no epoch would ever end. A
         loop may skip a few batches, even if an epoch has no others."""
+        if cursor.num_issued == 0 or self._weighed_until > cursor.begin:
+            return
         if cursor.num_given_up:
             self._run.warn(
                 f'{cursor.num_given_up} images are given up, because an '
@@ -220,6 +228,19 @@ class Dealer:
         elif self._num_unweighed + cursor.num_issued >= _MOST_UNWEIGHED:
             raise Refusal(f'Once more {text}')
         self._num_unweighed += cursor.num_issued
+
+    def _note_unweighed_passes(self, cursor: Cursor) -> None:
+        """Warn in the middle of a stream that a whole pass was delivered, and
+        nothing was weighed. A framework may hold a few batches, which are
+        weighed later."""
+        run, num_batches = self._run, cursor.num_issued - cursor.num_in_flight
+        if not cursor.was_told and run.stream.position == cursor.begin and (
+                num_batches >= max(
+                    _MOST_UNWEIGHED,
+                    run.schedule.pass_length / cursor.step.slots)):
+            cursor.was_told = True
+            run.warn(f'{num_batches} batches were delivered, and nothing was '
+                     'weighed. Call `session.weigh` in each step of training.')
 
     @staticmethod
     def _check_step(step: StepSize, size: int) -> None:
@@ -318,6 +339,7 @@ class Dealer:
             if stream.newest is not None:
                 # One iterator may be the whole run, so the ranks agree here.
                 self._agree()
+                self._note_unweighed_passes(cursor)
             if not run.next_plan():
                 break
         ranks = run.world.size
@@ -336,10 +358,19 @@ class Dealer:
         the plan is given up if any slot of the plan was weighed, on this rank
         or before the iterator began."""
         self.check(cursor)
+        if cursor.num_in_flight:
+            raise Refusal(
+                'The DataLoader has ended, and '
+                f'{cursor.num_in_flight} of its batches did not arrive, as if '
+                'the dataset or `collate_fn` had raised StopIteration: look '
+                'for a `next(...)` that finds nothing.')
         cursor.has_ended = self._is_in_use = True
         run, begin = self._run, cursor.begin
         if run.schedule.by_epoch and run.stream.newest is not None:
             begin = run.stream.newest.first_slot
+        if not run.schedule.by_epoch:
+            # No other iterator follows, at which this would be noticed.
+            self._note_unweighed(cursor)
         if run.stream.position <= begin:
             return
         self._note(cursor, Weighed.REST)
@@ -351,12 +382,28 @@ class Dealer:
         """Move the position, because a part of a batch was weighed."""
         self._is_in_use = True
         self._num_unweighed = 0
-        self._weighed_until = max(slots.end, self._weighed_until)
         cursor = self._cursor
+        if cursor is not None and len(slots) and (
+                slots.numbers[0] == cursor.begin + self._run.world.rank):
+            self._note_first_batch(cursor)
+        self._weighed_until = max(slots.end, self._weighed_until)
         if cursor is not None and cursor.rest is not None:
             is_of_rest = (slots.numbering is cursor.rest.stream.numbering)
             self._note(cursor, Weighed.REST if is_of_rest else Weighed.OLDER)
         self._run.stream.advance(slots.end)
+
+    def _note_first_batch(self, cursor: Cursor) -> None:
+        """Note that the first batch of an iterator was weighed. Warn if the
+        batch comes again after the end of the iterator."""
+        if not cursor.has_ended:
+            cursor.has_weighed_first = True
+        elif cursor.has_weighed_first:
+            cursor.has_weighed_first = False
+            self._run.warn(
+                'batches of an iterator that has ended are trained on again, '
+                'as with `itertools.cycle(loader)`, which keeps the batches of'
+                ' the first epoch. Begin an iterator for each epoch, or take '
+                'one iterator of a Session with `stream=True`.')
 
     def reset(self) -> None:
         """Forget the iterators, because the run was resumed."""
@@ -410,13 +457,13 @@ class Loader:
     def __init__(self, dataset: Dataset, dealer: Dealer, batch_size: int,
                  drop_last: bool, device: Any, arguments: Dict[str,
                                                                Any]) -> None:
-        for name in _OF_PLANS:
+        for name, instead in _OF_PLANS.items():
             if name in arguments:
                 raise Refusal(
                     f'`{name}` is not an argument of `Session.loader`, because'
                     ' the plans of the Session decide which samples are '
                     f'delivered, and in which order: remove `{name}`. The '
-                    'Session itself has an argument `shuffle`.')
+                    f'Session itself has an argument `{instead}`.')
         if not arguments.get('in_order', True):
             raise Refusal(
                 'With `in_order=False`, a DataLoader delivers batches in any '
@@ -454,17 +501,43 @@ class Loader:
             self._generator.manual_seed(self._dealer.seed_of(cursor))
         for batch in self._batches:
             if self._device is not None:
-                batch = tree_map(self._move, batch)
+                batch = self._move(batch)
             yield cursor.deliver(), batch
             del batch  # Free the batch while the next one is loaded.
             self._dealer.check(cursor)
         self._dealer.end_iterator(cursor)
 
-    def _move(self, value: Any) -> Any:
+    def _move(self, batch: Any) -> Any:
+        # A PackedSequence, a tuple, moves itself. Other objects with a method
+        # `to` are the batches of tokenizers.
+        return tree_map(
+            self._moved, batch, is_leaf=lambda value: hasattr(value, 'to'))
+
+    def _moved(self, value: Any) -> Any:
         if torch.is_tensor(value):
             return value.to(self._device, non_blocking=True)
-        # As the batches of tokenizers, which aren't dicts.
-        return value.to(self._device) if hasattr(value, 'to') else value
+        if hasattr(value, 'to'):
+            moved = value.to(self._device)
+            # Such as of an object that moves itself in place.
+            return value if moved is None else moved
+        # Subclasses, which `tree_map` doesn't know, as `default_collate` makes
+        # them.
+        if isinstance(value, dict):
+            moved = copy.copy(value)
+            moved.update((key, self._move(x)) for key, x in value.items())
+            return moved
+        if isinstance(value, list):
+            moved = copy.copy(value)
+            moved[:] = map(self._move, value)
+            return moved
+        return value
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f'A loader of a Session is not a DataLoader, and has no `{name}`. '
+            'Use the loader as it is, without `prepare` or '
+            '`skip_first_batches` of a framework: after '
+            '`session.load_state_dict` it goes on by itself.')
 
     def __len__(self) -> int:
         raise TypeError(

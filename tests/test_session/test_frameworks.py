@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_sequence
 from torch.utils._pytree import tree_map
 
 from tests.helpers.audit import Audit, Samples, Trainer
@@ -86,6 +87,56 @@ def test_a_batch_in_a_dataclass():
     slots, (inputs, *_) = next(iter(Audit(20).session.loader(4)))
     moved = apply_to_collection(Data(slots, inputs), torch.Tensor, move)
     assert moved.slots is slots and moved.inputs.is_meta
+
+
+class Fields(dict):
+    pass
+
+
+class Rows(list):
+    pass
+
+
+class MovesItself:
+    """As a graph of some libraries."""
+
+    def __init__(self, inputs):
+        self.inputs = inputs
+
+    def to(self, device):
+        self.inputs = self.inputs.to(device)
+
+
+class Copies(MovesItself):
+
+    def to(self, device):
+        return Copies(self.inputs.to(device))
+
+
+@pytest.mark.parametrize('wrap, unwrap', [
+    (lambda x: dict(x=x), lambda batch: batch['x']),
+    (lambda x: Fields(x=[x]), lambda batch: batch['x'][0]),
+    (lambda x: dict(y=Fields(x=x)), lambda batch: batch['y']['x']),
+    (lambda x: Rows([Fields(x=x)]), lambda batch: batch[0]['x']),
+    (lambda x: Batch('name', x), lambda batch: batch.inputs),
+    (lambda x: pack_sequence([*x]), lambda batch: batch.data),
+    (lambda x: [pack_sequence([*x])], lambda batch: batch[0].data),
+    (MovesItself, lambda batch: batch.inputs),
+    (lambda x: dict(x=Copies(x)), lambda batch: batch['x'].inputs),
+])
+def test_a_loader_moves_batches(wrap, unwrap):
+    """It changes none of their types, and leaves the batch of the user."""
+    made = []
+
+    def collate(items):
+        made.append(wrap(torch.stack([inputs for inputs, *_ in items])))
+        return made[0]
+
+    loader = Audit(20).session.loader(4, device='meta', collate_fn=collate)
+    _, batch = next(iter(loader))
+    assert type(batch) is type(made[0]) and unwrap(batch).is_meta
+    if not isinstance(made[0], MovesItself):
+        assert not unwrap(made[0]).is_meta
 
 
 def test_slots_have_nothing_to_look_into():

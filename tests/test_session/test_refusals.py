@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What is refused, and what is said: each with a sentence."""
+import itertools
 import math
 import threading
 import warnings
@@ -135,9 +136,11 @@ def test_numbers_of_numpy():
 
 
 @pytest.mark.parametrize('arguments, match', [
-    *((dict([(name, value)]), f'`{name}` is not an argument of `Session.load')
-      for name, value in dict(shuffle=True, sampler=[0],
-                              batch_sampler=[[0]]).items()),
+    *((dict([(name, value)]), f'`{name}` is not an argument of `Session.load.*'
+       f'has an argument `{instead}`')
+      for name, value, instead in (('shuffle', True, 'shuffle'),
+                                   ('sampler', [0], 'policy'),
+                                   ('batch_sampler', [[0]], 'policy'))),
     (dict(shuffle=False), '`shuffle` is not an argument'),
     (dict(in_order=False), 'With `in_order=False`, a DataLoader delivers'),
     *((dict(batch_size=size), '`batch_size` of `Session.loader` must be a '
@@ -155,6 +158,14 @@ def test_a_loader_has_no_length():
         len(loader)
     assert len([*loader]) == 4
     assert not isinstance(loader, DataLoader)
+
+
+def test_a_loader_is_no_data_loader():
+    """Frameworks look for a sampler to replace, and find none."""
+    loader = own().loader(4)
+    assert not hasattr(loader, 'sampler')
+    with pytest.raises(AttributeError, match='`skip_first_batches` of'):
+        loader.dataset
 
 
 def test_a_loader_begins_with_its_first_batch():
@@ -433,6 +444,69 @@ def test_a_loop_that_forgets_its_losses():
                     for slots, _ in session.loader(4):
                         pass
         assert session.progress == 0
+
+
+def test_a_stream_that_forgets_its_losses():
+    """It is told after a pass, and at its end."""
+    session = own(stream=True)
+    with said('26 batches were delivered, and nothing was weighed',
+              'an iterator of the loader has ended, and nothing was weighed'):
+        assert len([*session.loader(1)]) == 47
+    session = own(stream=True)
+    with said('an iterator of the loader has ended, and nothing was weighed'):
+        assert len([*session.loader(16)]) == 3
+
+
+@pytest.mark.parametrize('held', [1, 15])
+@pytest.mark.parametrize('workers', [{}, dict(num_workers=2)], ids=str)
+def test_a_stream_whose_batches_are_held(held, workers):
+    """They are weighed later."""
+    session, waiting = own(stream=True), []
+    with said():
+        for slots, _ in session.loader(1, **workers):
+            waiting.append(slots)
+            if len(waiting) > held:
+                step(session, waiting.pop(0))
+        for slots in waiting:
+            step(session, slots)
+    assert session.progress == 1
+
+
+def test_batches_that_come_again():
+    """`itertools.cycle` keeps the batches of the first epoch."""
+    session = own()
+    with said('batches of an iterator that has ended are trained on again'):
+        for slots, _ in itertools.islice(
+                itertools.cycle(session.loader(4)), 12):
+            step(session, slots)
+    assert session.epoch == 1
+
+
+def test_batches_that_are_weighed_in_parts_after_the_end():
+    session = own()
+    with said():
+        batches = [slots for slots, _ in session.loader(4)]
+        for slots in batches:
+            step(session, slots[:2])
+            step(session, slots[2:])
+    assert session.epoch == 1
+
+
+class EndsEarly(Samples):
+
+    def __getitem__(self, index):
+        next(i for i in range(20) if i == index != 7)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize('stream', [False, True])
+@pytest.mark.parametrize('workers', [{}, dict(num_workers=2)], ids=str)
+def test_a_dataset_that_stops_iterating(stream, workers):
+    """torch takes this for the end of its loader."""
+    session = Session(EndsEarly(20), epochs=6, stream=stream, seed=0)
+    with refused('did not arrive, as if .* raised StopIteration'):
+        for slots, _ in session.loader(4, **workers):
+            step(session, slots)
 
 
 def test_a_look_after_going_back():
