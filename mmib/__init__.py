@@ -22,9 +22,14 @@ __all__ = [
     'Session', '__version__', 'convert', 'register_task', 'shorten'
 ]
 
+# Submodules, which are loaded at their first use as well.
+_MODULES = ('errors', 'pruning', 'worth')
+
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return importlib.import_module(f'.{name}', __name__)
         if name == 'Session':
             return importlib.import_module('.session', __name__).Session
         if name not in __all__:
@@ -41,7 +46,7 @@ if not TYPE_CHECKING:
         return getattr(openmmlab, name)
 
     def __dir__() -> List[str]:
-        return sorted({*globals(), *__all__})
+        return sorted({*globals(), *__all__, *_MODULES})
 
 
 def _register() -> None:

@@ -49,6 +49,15 @@ def test_mmengine_alone_is_enough():
     assert result.stdout.split() == ['6']
 
 
+def test_submodules_are_there_without_mmengine():
+    """Before any other name was used."""
+    for name in ('errors', 'pruning', 'worth'):
+        assert run_without(['mmengine'], f"""
+            import mmib
+            print({name!r} in dir(mmib), mmib.{name}.__name__)
+        """).split() == ['True', f'mmib.{name}']
+
+
 def run_without(blocked, code):
     """What a process prints that can't import some libraries."""
     blocks = 'import sys\n' + ''.join(f'sys.modules[{name!r}] = None\n'
