@@ -16,6 +16,7 @@ from .loader import Dealer, Loader
 from .plans import Neyman, Policy, as_policy
 from .ranks import World, random_seed, world_of_process
 from .run.explain import Explanation
+from .run.mean_weight import mean_weight_for
 from .run.run import Run
 from .scores.log import Entry
 from .scores.table import check_ema
@@ -50,7 +51,7 @@ class Session:
     Args:
         dataset (Dataset): The dataset, with a length.
         policy (Policy or Callable, optional): Draws the plans. The Session
-            copies a Policy. If None, ``Neyman(ratio=0.6)``. Defaults to None.
+            copies a Policy. If None, ``Neyman(ratio)``. Defaults to None.
         epochs (int): Passes over the dataset, at least 2.
         delta (float): Fraction of the run after which nothing is pruned.
             Defaults to 0.85.
@@ -58,10 +59,12 @@ class Session:
             The first pass is full in any case. Defaults to 0.
         ema (float): Share of the old score in the new one at each visit except
             the first, in [0, 1). Defaults to 0.
-        normalize (bool): Whether to divide the weights of a plan by their
-            mean. If not, steps of SGD are longer by a factor of 1 / kept
-            share. True is advised for optimizers such as Adam. Defaults to
-            False.
+        normalize (bool, optional): Whether to divide the weights of a plan by
+            their mean. If not, steps of SGD are longer by a factor of 1 / kept
+            share. True is advised for optimizers such as Adam, and where
+            gradients are clipped. If None, :meth:`decide_normalize` decides,
+            which Lightning and the Trainer of Hugging Face call, and other
+            loops have False. Defaults to None.
         stream (bool): Whether a single iterator of the loader is the whole
             run, for loops that count iterations. The iterator ends after
             ``epochs`` passes times the ``default_ratio`` of the policy (the
@@ -75,6 +78,8 @@ class Session:
             None.
         rank (int, optional): Rank of this process, less than
             ``num_replicas``. Required with ``num_replicas``. Defaults to None.
+        ratio (float, optional): Steps of the run over steps of the baseline,
+            for the default policy. If None, 0.6. Defaults to None.
 
     Raises:
         Refusal: If an argument has a wrong type or is out of range.
@@ -87,16 +92,17 @@ class Session:
                  delta: float = 0.85,
                  start: float = 0.,
                  ema: float = 0.,
-                 normalize: bool = False,
+                 normalize: Optional[bool] = None,
                  stream: bool = False,
                  shuffle: bool = True,
                  seed: Optional[int] = None,
                  num_replicas: Optional[int] = None,
-                 rank: Optional[int] = None) -> None:
+                 rank: Optional[int] = None,
+                 ratio: Optional[float] = None) -> None:
         check_fractions(delta, start, 'of a Session')
         check_ema(ema, 'of a Session')
         size = _length_of(dataset)
-        policy = Neyman() if policy is None else as_policy(policy)
+        policy = _policy_of(policy, ratio)
         num_epochs = _checked_epochs(epochs)
         schedule = _schedule_of(size, stream, policy, num_epochs, delta, start)
         if policy.prunes and schedule.prunes_nothing:
@@ -105,6 +111,13 @@ class Session:
                 f'{schedule.annealing_from / size:.3g} of '
                 f'{schedule.length / size:.3g} passes, and the first pass is '
                 'full. Give the Session more `epochs`, or raise `delta`.')
+        annealing = schedule.length - schedule.annealing_from
+        if policy.prunes and delta < 1 and annealing == 0:
+            _warn(f'the last epoch is pruned, because `delta={delta:g}` of '
+                  f'{num_epochs} `epochs` is rounded to all of them: give the '
+                  'Session 4 `epochs` or more, or from 3 on a lower `delta`, '
+                  'so that the run ends with a full epoch. `delta=1` is for '
+                  'runs that do not.')
         seed = _checked_seed(seed)
         if seed is None and world_of_process().size > 1:
             seed = random_seed()
@@ -227,6 +240,13 @@ class Session:
 
     def _check(self, losses: Tensor, slots: Slots,
                predictions: Optional[Tensor]) -> None:
+        for name, tensor in (('losses', losses), ('predictions', predictions)):
+            if type(tensor).__name__ == 'DTensor':
+                raise Refusal(
+                    f'`{name}` are a DTensor, of which this rank may have a '
+                    f'part: take `{name}.full_tensor()` first, compute what '
+                    'follows from it, and give it to `weigh`. Predictions may '
+                    'be left out.')
         if losses.dim() != 1:
             raise Refusal(
                 f'`losses` have the shape {tuple(losses.shape)}, and need one '
@@ -259,6 +279,45 @@ class Session:
             raise Refusal(
                 f'`predictions` have the shape {tuple(predictions.shape)}, and'
                 f' need a row for each of {len(losses)} samples.')
+
+    def num_steps(self, batch_size: int, drop_last: bool = False) -> int:
+        """Return the number of batches of a run with ``stream=True``, for
+        schedules that count steps. Where a step accumulates several batches,
+        divide by their number. By epochs the number depends on the plans.
+        Call this method on all ranks.
+
+        Args:
+            batch_size (int): Samples of a batch in this process.
+            drop_last (bool): Whether the loader leaves out samples that fill
+                no batch. Defaults to False.
+        """
+        if self.num_samples is None:
+            raise Refusal(
+                'A Session that counts epochs does not know its steps before: '
+                'take `progress` for schedules, or make the Session with '
+                '`stream=True`.')
+        self._dealer.fix_ranks()
+        # Fewer samples than ranks are left out.
+        samples = self.num_samples // self._run.world.size
+        return samples // batch_size if drop_last else -(-samples //
+                                                         batch_size)
+
+    def decide_normalize(self,
+                         *optimizers: torch.optim.Optimizer,
+                         clips: bool = False) -> None:
+        """Decide by the optimizers whether weights are divided by their mean,
+        unless ``normalize`` was given or a state was loaded. Call this before
+        the second epoch.
+
+        Args:
+            *optimizers (Optimizer): The optimizers. One that needs weights
+                with a mean of 1, which is any other than SGD, is enough.
+            clips (bool): Whether gradients are clipped by their norm. Defaults
+                to False.
+        """
+        if self._run.normalize is None:
+            kinds = [(type(each).__name__, clips) for each in optimizers]
+            self._run.normalize = mean_weight_for(kinds).is_one
 
     @property
     def epoch(self) -> int:
@@ -392,6 +451,17 @@ def _checked_seed(seed: Any) -> Optional[int]:
         raise Refusal('`seed` of a Session must be an integer from 0 to 2**63 '
                       f'- 1, but got {seed!r}.')
     return None if seed is None else _integer(seed)
+
+
+def _policy_of(policy: Union[Policy, Callable, None],
+               ratio: Optional[float]) -> Policy:
+    if policy is None:
+        return Neyman() if ratio is None else Neyman(ratio)
+    if ratio is not None:
+        raise Refusal('`ratio` of a Session is for the default policy, and '
+                      f'`policy` is given: remove `ratio={ratio!r}`, or give '
+                      'it to the policy.')
+    return as_policy(policy)
 
 
 def _schedule_of(size: int, stream: bool, policy: Policy, epochs: int,

@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The base class of policies, and what a policy knows about a run."""
+import copy
 import inspect
 import re
 from dataclasses import replace
@@ -204,13 +205,7 @@ def draw_plan(policy: Policy,
     # the scores in place must fail.
     scores = scores.view()
     scores.flags.writeable = False
-    plan = policy(scores, rng)
-    try:
-        plan = checked(plan, len(scores))
-    except Refusal as error:
-        raise Refusal(
-            f'The plan of {policy!r} can\'t be trained on: {error}. Change '
-            'the policy.') from None
+    plan = _checked_plan(policy, policy(scores, rng), len(scores))
     is_unbiased = plan.is_unbiased(len(scores))
     count = tail(len(plan)) if tail and not plan.is_full else 0
     if count:
@@ -218,6 +213,40 @@ def draw_plan(policy: Policy,
     if is_unbiased:
         return plan
     return replace(plan, tier_of_slot=np.zeros_like(plan.tier_of_slot))
+
+
+def try_policy(policy: Policy, pass_length: int, progress: Progress) -> None:
+    """Let a copy of a policy draw a plan before the run, so that a mistake of
+    the policy shows before the first epoch. The scores are made up, so a plan
+    without an image is no mistake.
+
+    Args:
+        policy (Policy): The policy.
+        pass_length (int): Number of scores.
+        progress (Progress): The progress of the first plan that prunes.
+
+    Raises:
+        Refusal: If the plan has a wrong type or shape.
+    """
+    scores = np.linspace(0.5, 1.5, pass_length, dtype=np.float32)
+    try:
+        policy = copy.deepcopy(policy)
+        policy.begin_plan(progress)
+        plan = policy(scores, np.random.default_rng(0))
+    # The policy of a user may need what a loop learns in its first epoch.
+    except Exception:
+        return
+    if not isinstance(plan, EpochPlan) or np.size(plan.indices):
+        _checked_plan(policy, plan, pass_length)
+
+
+def _checked_plan(policy: Policy, plan: Any, pass_length: int) -> EpochPlan:
+    try:
+        return checked(plan, pass_length)
+    except Refusal as error:
+        raise Refusal(
+            f'The plan of {policy!r} can\'t be trained on: {error}. Change '
+            'the policy.') from None
 
 
 def check_argument(name: str, value: Any, fits: bool, says: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 import numpy as np
 
 from ..errors import Refusal, damaged
-from ..plans import EpochPlan, Policy
+from ..plans import EpochPlan, Policy, try_policy
 from ..ranks import World
 from ..scores.log import Merged, VisitLog
 from ..scores.table import ImageTable
@@ -57,8 +57,9 @@ class Run:
             Defaults to None.
         ema (float): Share of the old score in the new one at each visit except
             the first, in [0, 1). Defaults to 0.
-        normalize (bool): Whether the weights of a plan are divided by their
-            mean. Defaults to False.
+        normalize (bool, optional): Whether the weights of a plan are divided
+            by their mean. None, which counts as False, lets a state decide
+            that is loaded. Defaults to False.
         score (str): What the score of a visit is: ``'loss'``, or
             ``'gradient'``, the norm of the gradient. Defaults to ``'loss'``.
         times (Callable, optional): ``times(numbers)`` returns the time of the
@@ -82,13 +83,16 @@ class Run:
             shuffle: bool = True,
             seed: Optional[int] = None,
             ema: float = 0.,
-            normalize: bool = False,
+            normalize: Optional[bool] = False,
             score: str = 'loss',
             times: Optional[Callable[[np.ndarray], np.ndarray]] = None,
             every_rank_trains: bool = False,
             observers: Sequence[Callable] = (),
     ) -> None:
         self.policy, self.schedule = _own(policy), schedule
+        if policy.prunes and not schedule.prunes_nothing:
+            try_policy(self.policy, schedule.pass_length,
+                       schedule.first_progress())
         self.normalize = normalize
         self.stream = Stream(schedule.pass_length)
         """Stream: The slots of all plans, and the position."""
@@ -157,7 +161,7 @@ class Run:
             newest.record.epoch if newest else int(place.covered //
                                                    schedule.pass_length))
         plan = draw(self.policy, schedule, self.reading, place, step,
-                    self._rng, self.normalize)
+                    self._rng, bool(self.normalize))
         record = record_of(
             plan,
             schedule,
@@ -389,7 +393,7 @@ class Run:
             policy=repr(self.policy),
             policy_type=_type_name(self.policy),
             policy_state=to_tensors(self.policy.state_dict()),
-            normalize=self.normalize,
+            normalize=bool(self.normalize),
             lacks_norms=self.lacks_norms,
             tables=self.table.state_dict())
 
@@ -460,6 +464,8 @@ class Run:
             # The tiers of the old policy mean nothing to the new policy.
             self.table.forget_sums()
             self.stream.forget_tiers()
+        if self.normalize is None:
+            self.normalize = own['normalize'] = state['normalize']
         return what_changed(state, own, length_changes)
 
     def start_afresh(self, position: int, unspent: float = 0.) -> None:

@@ -9,12 +9,14 @@ import warnings
 import numpy as np
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mmengine.dataset import DefaultSampler, InfiniteSampler
 from mmengine.utils import apply_to
 
 from mmib import Session
+from mmib.integrations.distributed import DistributedState
 from mmib.pruning import Neyman, RandomPruning
 from tests.helpers.audit import (EPOCHS, Audit, Trainer, assert_same, network,
                                  refused, said)
@@ -54,6 +56,33 @@ def test_masks_of_dropout(stream, workers):
         warnings.filterwarnings('ignore', '.*goes on with the')
         go(audit, trainer)
     assert torch.equal(trainer.parameters(), whole.parameters())
+
+
+@by_stream
+@pytest.mark.filterwarnings('ignore')
+def test_a_distributed_checkpoint(tmp_path, stream):
+    """Within an epoch, and into a Session that has not begun."""
+    session, rest = own(stream=stream), own(stream=stream)
+    loop(session, 4, 3)
+    expected = state_of(session)
+    dcp.save(dict(session=DistributedState(session)), checkpoint_id=tmp_path)
+    dcp.load(dict(session=DistributedState(rest)), checkpoint_id=tmp_path)
+    assert_same(state_of(rest), expected)
+    assert go_on(rest, 4) == go_on(session, 4)
+
+
+def test_a_state_decides_on_weights():
+    """Where the Session doesn't say, so that a framework, which decides at
+    the first batch, goes on as before."""
+    session = own(normalize=True)
+    loop(session, 4, 6)
+    rest = own()
+    with said():
+        rest.load_state_dict(state_of(session))
+    rest.decide_normalize(torch.optim.SGD([torch.zeros(1)], 0.1))
+    assert state_of(rest)['normalize']
+    with said('the run goes on, and from the next plan on the mean weight'):
+        own(normalize=False).load_state_dict(state_of(session))
 
 
 def seeds_of(session, size=4):

@@ -54,6 +54,77 @@ def test_a_policy_that_cannot_be_copied():
         Session(range(SIZE), WithLock(), 6)
 
 
+@pytest.mark.parametrize('plan, match', [
+    (lambda n: EpochPlan(np.arange(n), np.ones(n)),
+     'must be float32, but are'),
+    (lambda n: EpochPlan(np.ones(n, bool), np.ones(n, 'f4')), 'be integers'),
+    (lambda n: EpochPlan(np.arange(n), np.ones(1, 'f4')),
+     'one entry for each'),
+    (lambda n: np.arange(n), 'must return an EpochPlan'),
+])
+def test_a_plan_that_cannot_be_trained_on(plan, match):
+    """It is known before the first epoch."""
+    with refused(match):
+        own(lambda scores, rng: plan(len(scores)))
+
+
+def test_a_policy_that_knows_nothing_before_the_first_epoch():
+    """It may fail for scores that are made up."""
+    known = {}
+
+    def by_name(scores, rng):
+        return RandomPruning(known['ratio'])(scores, rng)
+
+    def above(scores, rng):
+        kept = np.flatnonzero(scores > 1.6)
+        return EpochPlan(kept, np.ones(len(kept), np.float32))
+
+    session = own(by_name)
+    known['ratio'] = 0.5
+    assert len(loop(session, 4)) < 6 * SIZE
+    own(above)
+
+
+def test_a_trial_of_a_policy_changes_nothing():
+    policy = Neyman()
+    session = own(policy)
+    assert vars(policy).keys() == vars(session._run.policy).keys()
+    assert repr(policy.state_dict()) == repr(session._run.policy.state_dict())
+
+
+def test_the_ratio_of_the_default_policy():
+    assert repr(own(ratio=0.8)._run.policy) == repr(Neyman(0.8))
+    assert own(ratio=0.8, stream=True).num_samples == round(0.8 * 6 * SIZE)
+    with refused('`ratio` .* is for the default policy.* remove `ratio=0.8`'):
+        own(Neyman(), ratio=0.8)
+
+
+@pytest.mark.parametrize('epochs', [2, 3])
+def test_a_run_without_a_full_epoch_at_its_end(epochs):
+    with said('the last epoch is pruned, because `delta=0.85`'):
+        Session(range(SIZE), epochs=epochs)
+    with said():
+        Session(range(SIZE), epochs=epochs, delta=1)
+        Session(range(SIZE), epochs=4)
+
+
+@pytest.mark.parametrize('name', ['losses', 'predictions'])
+def test_tensors_of_which_each_rank_has_a_part(name, tmp_path):
+    session = own()
+    slots, losses, predictions = first_batch(session)
+    torch.distributed.init_process_group(
+        'gloo', init_method=f'file://{tmp_path}/it', rank=0, world_size=1)
+    try:
+        mesh = torch.distributed.init_device_mesh('cpu', (1, ))
+        given = dict(losses=losses, predictions=predictions)
+        given[name] = torch.distributed.tensor.distribute_tensor(
+            given[name].detach(), mesh).requires_grad_()
+        with refused(f'`{name}` are a DTensor.*`{name}.full_tensor\\(\\)`'):
+            session.weigh(slots=slots, **given)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_a_function_reads_what_it_read():
     """As a method of an object that the loop changes."""
 
@@ -233,6 +304,26 @@ def test_a_look_at_the_end_of_a_stream():
     with said('the last '):
         assert next(iter(loader), None) is None
     assert session.progress == 1 and not [*loader]
+
+
+@pytest.mark.parametrize('size, batch_size', [(80, 16), (100, 16), (75, 16),
+                                              (13, 4), (13, 50)])
+@pytest.mark.parametrize('drop_last', [False, True])
+def test_the_steps_of_a_stream(size, batch_size, drop_last):
+    session = Session(range(size), epochs=6, stream=True)
+    expected = session.num_steps(batch_size, drop_last)
+    if expected:
+        count = 0
+        for slots, _ in session.loader(batch_size, drop_last):
+            step(session, slots)
+            count += 1
+        assert count == expected
+    assert session.num_steps(batch_size, drop_last) == expected
+
+
+def test_epochs_do_not_know_their_steps():
+    with refused('does not know its steps before: take `progress`'):
+        own().num_steps(4)
 
 
 def test_a_stream_has_no_epochs():

@@ -1,33 +1,11 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""The mean weight of a plan, which depends on the optimizer.
-
-The weights of the method have a mean of 1 / kept share. If the steps of an
-optimizer are proportional to the gradient, they get longer by this factor. An
-adaptive optimizer makes steps too long when pruning begins and too short when
-annealing begins, until it has forgotten past gradients (``docs/method.md``).
-With such an optimizer, the weights of a plan are divided by their mean.
-"""
-from typing import Any, Iterator, NamedTuple, Optional, Tuple
+"""The mean weight of a plan, from the optimizer of a Runner or a config."""
+from typing import Any, Iterator, Optional, Tuple
 
 from torch.nn.utils import clip_grad_norm_
 
+from ...run.mean_weight import MeanWeight, mean_weight_for
 from ..config.parts import type_name
-
-# Optimizers whose steps are proportional to the gradient, also with momentum.
-_PROPORTIONAL = ('ASGD', 'SGD')
-
-
-class MeanWeight(NamedTuple):
-    """A decision on the mean weight of plans.
-
-    Args:
-        is_one (bool): Whether the mean is 1. If not, it is 1 / kept share, as
-            in the method.
-        why (str): The reason.
-    """
-
-    is_one: bool
-    why: str
 
 
 def decide_mean_weight(normalize: Optional[bool],
@@ -44,18 +22,7 @@ def decide_mean_weight(normalize: Optional[bool],
         return MeanWeight(normalize, f'`normalize={normalize}`')
     is_config = isinstance(optim_wrapper, dict)
     of_wrapper = _of_config if is_config else _of_built
-    optimizers = list(of_wrapper(optim_wrapper))
-    for kind, clips in optimizers:
-        if kind not in _PROPORTIONAL:
-            return MeanWeight(
-                True, f'the steps of {kind} are not known to be in proportion '
-                'to the gradient')
-        if clips:
-            return MeanWeight(True, '`clip_grad` limits the norm of gradients')
-    kinds = ' and '.join(sorted({kind for kind, _ in optimizers}))
-    return MeanWeight(
-        False, f'the steps of {kinds or "the optimizer"} are in proportion to '
-        'the gradient')
+    return mean_weight_for(of_wrapper(optim_wrapper))
 
 
 def _of_built(wrapper: Any) -> Iterator[Tuple[str, bool]]:
