@@ -2,9 +2,10 @@
 """A Session in PyTorch Lightning."""
 import math
 import warnings
-from typing import Any, Dict
+from typing import Any, Dict, Iterator, Optional
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 
 from ..errors import Refusal
 from ..session import Session
@@ -21,12 +22,16 @@ class InfoBatchCallback(Callback):
     ``infobatch/progress`` and, once it is known,
     ``infobatch/variance_ratio``, which is V of :mod:`mmib.worth`.
 
+    If the Session got no ``normalize``, the optimizers and
+    ``gradient_clip_val`` of the Trainer decide.
+
     Args:
         session (Session): The Session.
 
     Raises:
         Refusal: If the Trainer trains for more epochs than the Session,
-            overfits on some batches, or resumes without the Session.
+            overfits on some batches, resumes without the Session, or has
+            trained on a batch that wasn't weighed.
 
     Examples:
         >>> session = mmib.Session(dataset, epochs=90)
@@ -38,6 +43,8 @@ class InfoBatchCallback(Callback):
     def __init__(self, session: Session) -> None:
         self.session = session
         self._trains = False  # And doesn't validate a checkpoint.
+        # The progress of the Session before the first batch.
+        self._progress: Optional[float] = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule,
               stage: str) -> None:
@@ -50,6 +57,17 @@ class InfoBatchCallback(Callback):
                 '`overfit_batches` of the Trainer takes the same few batches '
                 'in each epoch, from which a Session cannot choose: remove '
                 '`overfit_batches`, or train without InfoBatchCallback.')
+        averages = any(
+            isinstance(each, StochasticWeightAveraging)
+            for each in trainer.callbacks)
+        has_norms = StochasticWeightAveraging.pl_module_contains_batch_norm(
+            pl_module)
+        if averages and has_norms:
+            _warn('the run ends without the epoch in which '
+                  'StochasticWeightAveraging computes the statistics of '
+                  'BatchNorm, because the Session has no batches for it. Call '
+                  '`torch.optim.swa_utils.update_bn` with a plain '
+                  '`DataLoader` after `fit`.')
         epochs, expected = trainer.max_epochs, self.session.epochs or 1
         # -1 is no limit. `fast_dev_run` and `max_steps` end a run early.
         if epochs in (None, -1, expected) or trainer.fast_dev_run:
@@ -58,9 +76,8 @@ class InfoBatchCallback(Callback):
                 f' {expected} (with `stream=True` always 1)')
         if epochs > expected:
             raise Refusal(f'{text}: give both the same number.')
-        warnings.warn(
-            f'InfoBatch: {text}, so the Trainer ends before the last epochs, '
-            'in which nothing is pruned: give both the same number.')
+        _warn(f'{text}, so the Trainer ends before the last epochs, in which '
+              'nothing is pruned: give both the same number.')
 
     def on_train_start(self, trainer: Trainer,
                        pl_module: LightningModule) -> None:
@@ -70,23 +87,61 @@ class InfoBatchCallback(Callback):
                 'The checkpoint of the Trainer has no state of the Session: '
                 'resume from a checkpoint that was saved with '
                 'InfoBatchCallback, or begin a new run.')
+        self.session.decide_normalize(
+            *trainer.optimizers,
+            clips=bool(trainer.gradient_clip_val)
+            and trainer.gradient_clip_algorithm != 'value')
+        self._progress = self.session.progress
+        for config in trainer.lr_scheduler_configs:
+            # By epochs the number of steps depends on the plans.
+            is_known = (
+                self.session.epochs is None
+                and -1 not in _numbers_of(config.scheduler))
+            if config.interval == 'step' and not is_known:
+                _warn(f'{type(config.scheduler).__name__} counts steps, and '
+                      'their number is not known: '
+                      '`estimated_stepping_batches` is -1. Count epochs, '
+                      'compute the learning rate from `session.progress`, or '
+                      'make the Session with `stream=True`, which has '
+                      '`session.num_steps(batch_size)` steps.')
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule,
+                           outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Check that the first batch with a loss was weighed."""
+        if self._progress is None or outputs is None:
+            return
+        if self.session.progress == self._progress:
+            raise Refusal(
+                'The Trainer has trained on a batch, and nothing was weighed: '
+                'give `fit` a loader of the Session, `session.loader(...)`, '
+                'and call `session.weigh` in `training_step`.')
+        self._progress = None
 
     def on_train_epoch_start(self, trainer: Trainer,
                              pl_module: LightningModule) -> None:
         """Check that the epochs of the Trainer are those of the Session."""
         done = trainer.current_epoch
         if self.session.epochs is not None and done != self.session.epoch:
-            warnings.warn(
-                f'InfoBatch: {done} epochs of the Trainer are over, and '
-                f'{self.session.epoch} of the Session. `limit_train_batches` '
-                'and `max_steps` end an epoch of the Trainer early, and a '
-                'second, longer loader ends epochs of the Session. To go on '
-                'within an epoch, resume from a checkpoint that was saved '
-                'there.')
+            _warn(f'{done} epochs of the Trainer are over, and '
+                  f'{self.session.epoch} of the Session. '
+                  '`limit_train_batches` and `max_steps` end an epoch of the '
+                  'Trainer early, and a second, longer loader ends epochs of '
+                  'the Session. To go on within an epoch, resume from a '
+                  'checkpoint that was saved there.')
 
     def on_train_epoch_end(self, trainer: Trainer,
                            pl_module: LightningModule) -> None:
-        """Log what the plan of the epoch was."""
+        """Log what the plan of the epoch was, and warn if no validation was
+        due in the epoch."""
+        done = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        interval = trainer.val_check_batch
+        if (trainer.enable_validation and trainer.check_val_every_n_epoch
+                and isinstance(interval, int) and done < interval):
+            _warn(f'an epoch has ended after {done} batches without a '
+                  f'validation, because `val_check_interval` is {interval}: '
+                  'remove it, to validate after each epoch, or set '
+                  '`check_val_every_n_epoch=None`, to count batches over '
+                  'epochs.')
         values = dict(
             kept_share=self.session.kept_share,
             progress=self.session.progress,
@@ -107,3 +162,15 @@ class InfoBatchCallback(Callback):
         """Go on where the checkpoint was saved, also within an epoch."""
         if self._trains:
             self.session.load_state_dict(state_dict)
+
+
+def _warn(text: str) -> None:
+    warnings.warn(f'InfoBatch: {text}', stacklevel=2)
+
+
+def _numbers_of(scheduler: Any) -> Iterator[Any]:
+    """Yield the arguments of a scheduler, as far as they are known."""
+    yield from vars(scheduler).values()
+    for function in getattr(scheduler, 'lr_lambdas', ()):
+        # As in the schedules of transformers.
+        yield from getattr(function, 'keywords', {}).values()

@@ -52,6 +52,7 @@ class InfoBatchTrainerMixin(_Trainer):
     """
 
     args: Any
+    optimizer: Any
 
     def __init__(self, *args: Any, session: Session, **kwargs: Any) -> None:
         kwargs.setdefault('train_dataset', session.dataset)
@@ -93,9 +94,16 @@ class InfoBatchTrainerMixin(_Trainer):
 
     def training_step(self, model: Any, inputs: Dict[str, Any], *args: Any,
                       **kwargs: Any) -> Tensor:
-        """Check in the first batch that its losses were weighed."""
+        """Check in the first batch that its losses were weighed, and let the
+        optimizer decide on ``normalize`` of the Session."""
         if self._has_weighed:
             return super().training_step(model, inputs, *args, **kwargs)
+        # Within wrappers of accelerate.
+        optimizer = self.optimizer
+        while hasattr(optimizer, 'optimizer'):
+            optimizer = optimizer.optimizer
+        self.session.decide_normalize(
+            optimizer, clips=self.args.max_grad_norm > 0)
         before = self.session.progress
         # A `compute_loss` of the user hands all other inputs to the model.
         inputs = dict(inputs)

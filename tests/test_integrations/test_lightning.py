@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
 from mmib import Session
-from mmib.pruning import MeanThreshold
+from mmib.pruning import MeanThreshold, RandomPruning
 from tests.helpers.audit import (EPOCHS, SIZE, Audit, Samples, assert_same,
                                  check_facts, network, refused)
 from tests.helpers.processes import environment_of, run_ranks
@@ -303,7 +303,7 @@ def test_refusals(tmp_path):
 
 
 def test_a_training_step_that_forgets_the_session(tmp_path):
-    """It stops after some epochs in which nothing was weighed."""
+    """It stops after the first batch."""
     session = Session(Samples(SIZE), epochs=EPOCHS)
 
     class Forgets(Module):
@@ -313,9 +313,15 @@ def test_a_training_step_that_forgets_the_session(tmp_path):
             return losses.mean()
 
     audit = Audit()
-    with refused('Once more an iterator .* nothing was weighed'):
+    with refused('nothing was weighed: give `fit` a loader of the Session'):
         trainer_of(audit, tmp_path).fit(Forgets(audit))
     plain = DataLoader(Samples(SIZE), BATCH_SIZE)
+    module = Module(audit)
+    module.train_dataloader = lambda: plain
+    module.training_step = (
+        lambda batch, batch_idx: module.losses(batch)[0].mean())
+    with refused('nothing was weighed: give `fit` a loader of the Session'):
+        trainer_of(audit, tmp_path).fit(module)
     audit.session = session
     with refused('`slots` are of type Tensor'):
         module = Module(audit)
@@ -323,3 +329,98 @@ def test_a_training_step_that_forgets_the_session(tmp_path):
         module.training_step = lambda batch, batch_idx: session.weigh(
             module.losses(batch)[0], batch[0]).mean()
         trainer_of(audit, tmp_path).fit(module)
+
+
+class Scheduled(Module):
+    """A schedule of the learning rate by steps."""
+
+    def __init__(self, audit, schedule):
+        super().__init__(audit)
+        self.schedule = schedule
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), self.lr)
+        steps = self.trainer.estimated_stepping_batches
+        return [optimizer], [
+            dict(scheduler=self.schedule(optimizer, steps), interval='step')
+        ]
+
+
+cosine = torch.optim.lr_scheduler.CosineAnnealingLR
+
+
+def linear(optimizer, steps):
+    """As in transformers."""
+    return torch.optim.lr_scheduler.LambdaLR(
+        optimizer, functools.partial(falls, num_training_steps=steps))
+
+
+def falls(step, num_training_steps):
+    return max(0., 1 - step / num_training_steps)
+
+
+@pytest.mark.parametrize('schedule, stream, is_told', [
+    (cosine, False, True),
+    (cosine, True, True),
+    (linear, True, True),
+    (lambda optimizer, _: cosine(optimizer, 22), True, False),
+])
+def test_schedules_by_steps(tmp_path, schedule, stream, is_told):
+    audit = Audit(stream=stream)
+    trainer = trainer_of(audit, tmp_path, max_epochs=1 if stream else EPOCHS)
+    with warnings.catch_warnings(record=True) as records:
+        warnings.simplefilter('always')
+        trainer.fit(Scheduled(audit, schedule))
+    told = [x for x in records if 'counts steps, and' in str(x.message)]
+    assert len(told) == is_told
+
+
+@pytest.mark.parametrize('arguments, is_told', [
+    (dict(val_check_interval=6), True),
+    (dict(val_check_interval=2), False),
+    ({}, False),
+    (dict(val_check_interval=6, check_val_every_n_epoch=None), False),
+])
+def test_intervals_of_validation(tmp_path, arguments, is_told):
+    """An epoch that is pruned may be shorter."""
+    audit = Audit(policy=RandomPruning(0.5))
+    with warnings.catch_warnings(record=True) as records:
+        warnings.simplefilter('always')
+        trainer_of(audit, tmp_path, **arguments).fit(Module(audit))
+    told = [x for x in records if 'is 6: remove it' in str(x.message)]
+    assert len(told) == 4 * is_told
+
+
+@pytest.mark.parametrize('layers', [[], [torch.nn.BatchNorm1d(8)]], ids=len)
+def test_averaged_weights(tmp_path, layers):
+    """Statistics of BatchNorm are left to the user, who is told."""
+    audit = Audit()
+    with warnings.catch_warnings(record=True) as records:
+        warnings.simplefilter('always')
+        trainer_of(
+            audit,
+            tmp_path,
+            callbacks=[L.callbacks.StochasticWeightAveraging(0.05, 3)
+                       ]).fit(Module(audit, layers=layers))
+    told = [x for x in records if 'swa_utils.update_bn' in str(x.message)]
+    assert len(told) == len(layers) and audit.session.progress == 1
+
+
+@pytest.mark.parametrize('optimizer, clip, normalize, expected', [
+    ('SGD', None, None, False),
+    ('SGD', 1., None, True),
+    ('AdamW', None, None, True),
+    ('AdamW', None, False, False),
+])
+def test_the_optimizer_decides(tmp_path, optimizer, clip, normalize, expected):
+
+    class Optimized(Module):
+
+        def configure_optimizers(self):
+            return getattr(torch.optim, optimizer)(self.parameters(), 0.01)
+
+    audit = Audit(policy=RandomPruning(0.5), normalize=normalize)
+    trainer_of(audit, tmp_path, gradient_clip_val=clip).fit(Optimized(audit))
+    audit.check(audit.planned)
+    means = {round(plan.mean, 1) for plan in audit.plans}
+    assert means == ({1.} if expected else {1., 2.})

@@ -340,6 +340,22 @@ def test_a_trainer_with_a_loss_of_its_own(tmp_path):
         trainer_of(stream(), tmp_path, kind=Mixed)
 
 
+@pytest.mark.parametrize(
+    'arguments, normalize, expected', [
+        (dict(optim='sgd'), None, False),
+        (dict(optim='sgd', max_grad_norm=1), None, True),
+        ({}, None, True),
+        ({}, False, False),
+    ],
+    ids=str)
+def test_the_optimizer_decides(tmp_path, arguments, normalize, expected):
+    audit = stream(policy=RandomPruning(0.5), normalize=normalize)
+    trainer_of(audit, tmp_path, **arguments).train()
+    audit.check(audit.session.num_samples)
+    means = {round(plan.mean, 1) for plan in audit.plans}
+    assert means == ({1.} if expected else {1., 2.})
+
+
 class OwnLoss(OfLogits):
     """A loss of a batch, as scripts without a Session have it."""
 
