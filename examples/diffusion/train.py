@@ -83,7 +83,7 @@ def main(args):
         seed=args.seed)
     loader = session.loader(args.batch_size, device=accelerator.device)
     ranks, rank = accelerator.num_processes, accelerator.process_index
-    num_steps = session.num_samples // (args.batch_size * ranks)
+    num_steps = session.num_steps(args.batch_size)
     # A prepared schedule would take a step for each process.
     schedule = get_cosine_schedule_with_warmup(optimizer, 100, num_steps)
     accelerator.register_for_checkpointing(session, schedule, averaged)
