@@ -22,6 +22,7 @@ from .scores.log import Entry
 from .scores.table import check_ema
 from .scores.weigh import is_transformed, own_norms, to_device, weigh_losses
 from .scores.worth import VarianceRatio
+from .stop import StopSignal
 from .stream.schedule import Schedule, check_fractions
 from .stream.slots import Slots
 from .stream.stream import Dealt
@@ -132,6 +133,7 @@ class Session:
             np.arange(size), policy, schedule, _warn, shuffle, seed, ema,
             normalize)
         self._dealer = Dealer(self._run, _ranks_of(rank, num_replicas))
+        self._stop: Optional[StopSignal] = None
         # In one batch of each plan, the gradient at the predictions is
         # compared with the gradient of the losses alone.
         self._probed_plan: Optional[Dealt] = None
@@ -336,6 +338,24 @@ class Session:
             return 1.
         # A resumed run may be shorter than before.
         return min(schedule.clock(run.stream.place) / schedule.length, 1.)
+
+    @property
+    def wants_to_stop(self) -> bool:
+        """bool: Whether SIGTERM or SIGUSR1 asks the run to stop after this
+        step. Read the property once after each step, on all ranks, which get
+        True after the same step: save then, and end the process with the code
+        :data:`mmib.stop.EXIT_CODE`. The first read catches these signals from
+        then on. A second signal ends the process.
+
+        Examples:
+            >>> if session.wants_to_stop:
+            >>>     torch.save(dict(session=session.state_dict(), ...), path)
+            >>>     sys.exit(75)
+        """
+        if self._stop is None:
+            self._stop = StopSignal()
+            self._stop.listen()
+        return self._stop.after_step()
 
     @property
     def worth(self) -> VarianceRatio:

@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """A signal that stops a run after a step, the same one on all ranks."""
 import itertools
+import os
 import signal
 import threading
 from typing import Optional
@@ -20,6 +21,16 @@ systems call a temporary failure: the same command goes on with the run."""
 
 # Seconds between two looks for the signal of another rank.
 _INTERVAL = 1.
+# Seconds until a rank is taken for gone, which doesn't answer.
+_PATIENCE = 60.
+# Held while a thread is in the store. A worker of a DataLoader that is forked
+# meanwhile would keep the lock of a store in a file for ever.
+_in_store = threading.Lock()
+if hasattr(os, 'register_at_fork'):
+    os.register_at_fork(
+        before=_in_store.acquire,
+        after_in_parent=_in_store.release,
+        after_in_child=_in_store.release)
 # Each run of a process has names of its own in the store that ranks share.
 _runs = itertools.count()
 
@@ -74,7 +85,7 @@ class StopSignal:
         self._num_steps += 1
         if not self._is_requested:
             return False
-        self._is_agreed.wait()
+        self._is_agreed.wait(_PATIENCE)
         return self._last_step is not None and (self._num_steps
                                                 >= self._last_step)
 
@@ -94,23 +105,31 @@ class StopSignal:
         try:
             store = dist.PrefixStore(
                 self._key, dist.distributed_c10d._get_default_store())
-            while not (self.name or self._is_over or store.check(['stop'])):
+            while not (self.name or self._is_over or self._has(store, 'stop')):
                 self._wakes.wait(_INTERVAL)
-            if self.name:
-                store.set('stop', self.name)
-            elif not self._is_over:
-                self.name = store.get('stop').decode()
-            # The order counts: the rank makes at most one more step.
-            self._is_requested = True
-            store.set(str(self._world.rank), str(self._num_steps))
+            with _in_store:
+                if self.name:
+                    store.set('stop', self.name)
+                elif not self._is_over:
+                    self.name = store.get('stop').decode()
+                # The order counts: the rank makes at most one more step.
+                self._is_requested = True
+                store.set(str(self._world.rank), str(self._num_steps))
             if self._is_over:
                 return
             ranks = [*map(str, range(self._world.size))]
-            while not store.check(ranks):
+            while not self._has(store, *ranks):
                 self._wakes.wait(_INTERVAL / 20)
-            self._last_step = 1 + max(int(store.get(rank)) for rank in ranks)
+            with _in_store:
+                steps = [int(store.get(rank)) for rank in ranks]
+            self._last_step = 1 + max(steps)
         except RuntimeError:
             # The process group is gone, and with it the run.
             pass
         finally:
             self._is_agreed.set()
+
+    @staticmethod
+    def _has(store: dist.Store, *keys: str) -> bool:
+        with _in_store:
+            return store.check([*keys])

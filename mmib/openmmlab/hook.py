@@ -17,8 +17,8 @@ from ..scores.log import Entry
 from ..scores.table import check_ema
 from ..scores.weigh import to_device
 from ..scores.worth import MeanRatio, VarianceRatio
-from ..stream.schedule import check_fractions
 from ..stop import EXIT_CODE, StopSignal
+from ..stream.schedule import check_fractions
 from ..stream.slots import Slots
 from . import tasks
 from .batch import BatchContext

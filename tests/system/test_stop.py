@@ -4,7 +4,6 @@ and the run goes on from there as if nothing had happened."""
 import os
 import os.path as osp
 import signal
-import time
 
 import pytest
 import torch.distributed as dist
@@ -30,9 +29,9 @@ class SignalsAt(Hook):
         self.iteration, self.number = iteration, number
 
     def before_train_iter(self, runner, *args, **kwargs):
-        if runner.iter == self.iteration and (
-                not dist.is_initialized()
-                or get_rank() == dist.get_world_size() - 1):
+        if runner.iter == self.iteration and (not dist.is_initialized()
+                                              or get_rank()
+                                              == dist.get_world_size() - 1):
             os.kill(os.getpid(), self.number)
 
 
@@ -59,9 +58,8 @@ def train(folder, world_size=1, hooks=(), **changes):
     with start_ranks(train_rank, world_size, prefix, str(folder), [*hooks],
                      changes) as processes:
         assert wait_for_end(processes)
-        return [
-            each.exitcode for each in processes
-        ], [log_of(prefix, rank) for rank in range(world_size)]
+        return [each.exitcode for each in processes
+                ], [log_of(prefix, rank) for rank in range(world_size)]
 
 
 CHANGES = {

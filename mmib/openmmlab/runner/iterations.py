@@ -151,7 +151,7 @@ class Iterations:
         keep ``share`` of the images."""
         schedule = self.schedule
         begin, end = schedule.prune_from, max(schedule.prune_from,
-                                              schedule.annealing)
+                                              schedule.annealing_from)
         if schedule.by_epoch:
             end = begin + (end - begin) * share
         return begin / self._covered_per_iter, end / self._covered_per_iter

@@ -1,0 +1,105 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""A loop that saves at a signal of the cluster goes on as if nothing had
+happened."""
+import os
+import signal
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+import mmib.stop
+from mmib import Session
+from tests.helpers.processes import log_of, start_ranks, wait_for_end
+
+EPOCHS = 6
+
+
+def train_rank(rank, folder, world_size, stop):
+    """The loop of a user, with dropout. One rank gets a signal in a pruned
+    epoch."""
+    mmib.stop._INTERVAL = 0.01
+    torch.manual_seed(rank)
+    images = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+    data = torch.utils.data.TensorDataset(images, images.sum(1) > 0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Dropout(0.5),
+        torch.nn.Linear(16, 2))
+    for parameter in model.parameters():
+        # The same on all ranks.
+        torch.nn.init.constant_(parameter, 0.1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    session = Session(data, epochs=EPOCHS, seed=0)
+    path, own = f'{folder}/state.pth', f'{folder}/random{rank}.pth'
+    if os.path.exists(path):
+        state = torch.load(path)
+        model.load_state_dict(state['model'])
+        optimizer.load_state_dict(state['optimizer'])
+        session.load_state_dict(state['session'])
+        torch.set_rng_state(torch.load(own))
+    steps = open(f'{folder}/steps{rank}', 'a')
+    # Handlers are set from the first read on.
+    number = int(session.wants_to_stop)
+    loader = session.loader(4)
+    while session.epoch < EPOCHS:
+        for slots, (inputs, targets) in loader:
+            logits = model(inputs)
+            losses = F.cross_entropy(logits, targets.long(), reduction='none')
+            optimizer.zero_grad()
+            session.weigh(losses, slots, logits).mean().backward()
+            for parameter in model.parameters():
+                if world_size > 1:
+                    dist.all_reduce(parameter.grad)
+            optimizer.step()
+            print(slots.indices.tolist(), losses.tolist(), file=steps)
+            number += 1
+            if number == stop and rank == world_size - 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            if session.wants_to_stop:
+                state = dict(
+                    model=model.state_dict(),
+                    optimizer=optimizer.state_dict(),
+                    session=session.state_dict())
+                torch.save(torch.get_rng_state(), own)
+                if rank == 0:
+                    torch.save(state, path)
+                steps.close()
+                sys.exit(mmib.stop.EXIT_CODE)
+    steps.close()
+    if rank == 0:
+        torch.save([*model.parameters()], f'{folder}/end.pth')
+
+
+def train(folder, world_size, stop=None):
+    """Train in real processes, and return their exit codes."""
+    folder.mkdir(exist_ok=True)
+    # Processes that go on meet at another file.
+    prefix = str(folder / f'start{len([*folder.glob("*.log")])}')
+    with start_ranks(train_rank, world_size, prefix, str(folder), world_size,
+                     stop) as processes:
+        assert wait_for_end(processes), log_of(prefix, 0)[-3000:]
+        codes = [each.exitcode for each in processes]
+        assert 1 not in codes, log_of(prefix, codes.index(1))[-3000:]
+        return codes
+
+
+@pytest.mark.parametrize('world_size', [1, 2])
+def test_a_loop_goes_on_after_a_signal(tmp_path, world_size):
+    whole, part = tmp_path / 'whole', tmp_path / 'part'
+    assert train(whole, world_size) == [0] * world_size
+    stop = 24 // world_size
+    assert train(part, world_size, stop) == [75] * world_size
+    made = [
+        len((part / f'steps{rank}').read_text().splitlines())
+        for rank in range(world_size)
+    ]
+    assert {*made} == {made[0]} and made[0] >= stop
+    assert train(part, world_size) == [0] * world_size
+    for rank in range(world_size):
+        one, other = ((folder / f'steps{rank}').read_text().splitlines()
+                      for folder in (part, whole))
+        assert one == other and len(one) > made[0]
+    one, other = (torch.load(folder / 'end.pth') for folder in (part, whole))
+    assert all(map(torch.equal, one, other))
