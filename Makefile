@@ -107,7 +107,7 @@ test-frameworks: $(FRAMEWORKS)/installed
 $(FRAMEWORKS)/installed: setup.py
 	$(PYTHON) -m venv $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/python -m pip install torch==2.13.0
-	$(FRAMEWORKS)/bin/python -m pip install -e '.[onedl,test,lightning,transformers,examples]'
+	$(FRAMEWORKS)/bin/python -m pip install -e '.[onedl,test,lightning,transformers,cluster,examples]'
 	touch $@
 
 # Its requirements bring another numpy and, for augmentations that mmib doesn't

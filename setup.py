@@ -131,6 +131,9 @@ setup(
         'lightning': ['lightning==2.6.6'],
         'accelerate': ['accelerate==1.15.0'],
         'transformers': ['accelerate==1.15.0', 'transformers==5.24.0'],
+        # For examples/cluster. Ray, 420 MB with what it needs, isn't a part of
+        # it.
+        'cluster': ['submitit==1.5.4'],
         # For the folder examples, besides the frameworks.
         'examples': ['diffusers==0.42.1', 'peft==0.21.2', 'pillow'],
         'docs': [
