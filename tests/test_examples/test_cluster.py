@@ -74,7 +74,7 @@ def start(*command):
         env=dict(os.environ, PYTHONPATH=path, OMP_NUM_THREADS='1'),
         capture_output=True,
         text=True,
-        timeout=300)
+        timeout=900)
 
 
 def test_torchrun_restarts_after_a_killed_rank(tmp_path, whole):
