@@ -48,7 +48,9 @@ def write_report(work_dir: str,
 
 
 def explain_image(work_dir: str, image: str) -> str:
-    """Return why the newest plan of a run kept an image or left it out.
+    """Return why the newest plan of a run kept an image or left it out. If
+    this plan is full, as in annealing, add the explanation of the newest plan
+    that pruned in an older checkpoint.
 
     Args:
         work_dir (str): Folder of the run.
@@ -59,33 +61,45 @@ def explain_image(work_dir: str, image: str) -> str:
             dataset no such image.
     """
     from mmib.labels.images import CannotShow, DatasetImages
-    from mmib.report.checkpoint import read_newest
+    from mmib.report.checkpoint import Checkpoint, read_all, read_newest
     from mmib.report.read import read_run
-    from mmib.run.explain import explain
+    from mmib.run.explain import Explanation, explain
     from mmib.run.record import PlanRecord
     allow_scoped_bases()
     run = read_run(work_dir)
-    checkpoint, notes = read_newest(work_dir, run.start)
-    if checkpoint is None:
+    newest, notes = read_newest(work_dir, run.start)
+    if newest is None:
         raise Refusal(' '.join(notes))
-    if checkpoint.state is None or not checkpoint.state['records']:
-        raise Refusal(f'{checkpoint.path} has no plan of InfoBatch: give the '
+    if newest.state is None or not newest.state['records']:
+        raise Refusal(f'{newest.path} has no plan of InfoBatch: give the '
                       'folder of a run with InfoBatch.')
     try:
         images = DatasetImages(run.config)
-        images.check(checkpoint)
+        images.check(newest)
     except CannotShow as error:
         raise Refusal(f'{image} can\'t be found, because {error}.') from error
     number, index = images.find(image)
-    state = checkpoint.state
-    explanation = explain(index, number,
-                          PlanRecord.from_dict(state['records'][-1]),
-                          state['schedule']['pass_length'],
-                          state['reading']['scores'],
-                          state['stream']['plans'][-1]['keeps'],
-                          state['tables'])
     name = f'image {image}' if image.isdecimal() else image
-    return f'{checkpoint.name}: {explanation.describe(name)}'
+
+    def explained(state: dict) -> Explanation:
+        return explain(index, number,
+                       PlanRecord.from_dict(state['records'][-1]),
+                       state['schedule']['pass_length'],
+                       state['reading']['scores'],
+                       state['stream']['plans'][-1]['keeps'], state['tables'])
+
+    explanation = explained(newest.state)
+    text = f'{newest.name}: {explanation.describe(name)}'
+    if not explanation.is_full:
+        return text
+    for older in read_all(work_dir, run.start):
+        if (isinstance(older, Checkpoint) and older.state
+                and older.state['records']):
+            explanation = explained(older.state)
+            if not explanation.is_full:
+                return f'{text}\n{older.name}: {explanation.describe(name)}'
+    return (f'{text} The folder has no plan that pruned: only a checkpoint '
+            'from before annealing has one (raise `max_keep_ckpts`).')
 
 
 def needs_report(main: Callable[[argparse.Namespace], None]) -> Callable:

@@ -4,7 +4,7 @@ import glob
 import os.path as osp
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 import pandas as pd
@@ -78,20 +78,30 @@ def read_newest(work_dir: str,
         sentence on each newer one that can't be read, and on what is missing.
     """
     notes: List[str] = []
-    for path in _newest_first(work_dir):
-        try:
-            checkpoint = read_checkpoint(path)
-        except Refusal as error:
-            notes.append(str(error))
-            continue
-        if not run or checkpoint.run in ('', run):
-            return checkpoint, notes
-        notes.append(f'{checkpoint.name} is of another run, begun at '
-                     f'{checkpoint.run}, so it isn\'t used.')
+    for found in read_all(work_dir, run):
+        if isinstance(found, Checkpoint):
+            return found, notes
+        notes.append(found)
     notes.append('There is no checkpoint '
                  f'{"that can be used" if notes else "yet"}, so the scores of '
                  'the images aren\'t known.')
     return None, notes
+
+
+def read_all(work_dir: str, run: str = '') -> Iterator[Union[Checkpoint, str]]:
+    """Read the checkpoints in a folder, the newest first, with the arguments
+    of :func:`read_newest`. Yield a sentence on each that can't be used."""
+    for path in _newest_first(work_dir):
+        try:
+            checkpoint = read_checkpoint(path)
+        except Refusal as error:
+            yield str(error)
+            continue
+        if not run or checkpoint.run in ('', run):
+            yield checkpoint
+        else:
+            yield (f'{checkpoint.name} is of another run, begun at '
+                   f'{checkpoint.run}, so it isn\'t used.')
 
 
 def _newest_first(work_dir: str) -> List[str]:

@@ -57,3 +57,28 @@ def test_what_is_refused(stopped, tmp_path):
         explain_image(str(work_dir), '99.jpg')
     with pytest.raises(Refusal):
         explain_image(str(tmp_path), '3.jpg')
+
+
+def test_a_run_that_is_over(tmp_path):
+    """Its newest plan is that of annealing. An older checkpoint has the plan
+    that pruned."""
+    write_images(str(tmp_path / 'data'), 12)
+    folder = tmp_path / 'run'
+    runner = Runner.from_cfg(
+        files_config(tmp_path / 'data', folder,
+                     **{'default_hooks.checkpoint.interval': 20}))
+    runner.train()
+    last = str(max(folder.glob('iter_*.pth'), key=iteration_of).name)
+    text = explain_image(str(folder), '3.jpg')
+    newest, older = text.splitlines()
+    assert newest.startswith(f'{last}: ') and 'keeps all images' in newest
+    assert 'Its score was' in older and not older.startswith(last)
+    for path in folder.glob('iter_*.pth'):
+        if path.name != last:
+            path.unlink()
+    text = explain_image(str(folder), '3.jpg')
+    assert text.startswith(newest) and 'no plan that pruned' in text
+
+
+def iteration_of(path):
+    return int(path.stem.partition('_')[2])
