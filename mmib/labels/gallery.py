@@ -16,7 +16,6 @@ from .boxes import KINDS, Boxes, Suspect, limit_of
 from .cards import Card, add_pictures
 from .images import CannotShow, DatasetImages
 from .layers import side_of
-from .lists import names_of
 from .masks import IGNORED
 from .predictions import Predictor, compare_all
 from .rankings import DEFAULTS, RANKINGS
@@ -326,7 +325,15 @@ def _add_cards(gallery: Gallery, count: int, reader: DatasetImages,
     # Images of one value are in no order.
     ranks = images['rank'] = images[rank_by].rank(
         method='min', ascending=False).astype('Int64')
-    names = dict(zip(images.index, names_of([*images['path']], images.index)))
+    names = dict(zip(reader.numbers, reader.image_names()))
+    # A verdict counts for all copies of an image.
+    shown = dict(zip([names[n] for n in order[::-1]], order[::-1]))
+    if len(shown) < len(order):
+        gallery.notes.append(
+            f'{len(order) - len(shown)} of {len(order)} images are copies, '
+            'with the same path and labels: the page shows one of them, and a '
+            'verdict counts for all.')
+        order = [number for number in order if shown[names[number]] == number]
     if judged:
         # An earlier round has numbers where images shared a path.
         left = [

@@ -1,7 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The images of a dataset: their paths, pixels and labels."""
 import copy
-from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
+import sys
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 from mmengine import fileio
@@ -14,7 +15,7 @@ from ..errors import Refusal
 from ..openmmlab.data.datasets import (image_numbers, image_paths,
                                        images_checksum, is_listed, leaves,
                                        mixes_images, unwrap_repeats)
-from .lists import find_images
+from .lists import find_images, parts_of
 from .masks import IGNORED, ignored_number, loading_steps
 from .relabel import has_one_class
 
@@ -103,7 +104,8 @@ class DatasetImages:
             if image in numbers:
                 row = numbers.index(image)
             else:
-                row, = find_images([image], paths)
+                # Any of its copies.
+                row = min(find_images([image], paths))
                 if image == str(row):
                     # A number counts the images of the whole dataset.
                     raise Refusal(image)
@@ -248,6 +250,35 @@ class DatasetImages:
     def paths(self) -> List[Optional[str]]:
         """Return the path of each image, None where it isn't known."""
         return image_paths(self._dataset, self._of_index)
+
+    def image_names(self) -> List[str]:
+        """Return the name of each image in lists and reviews: its path, which
+        its copies share, or its number. The number stands for an image without
+        a path, and for images that have one path and different annotations,
+        such as the frames of a file."""
+        paths = self.paths()
+        of_path: Dict[tuple, List[int]] = {}
+        for number, path in zip(self.numbers, paths):
+            of_path.setdefault(parts_of(path or ''), []).append(number)
+        apart = {()} | {
+            parts
+            for parts, numbers in of_path.items() if len(numbers) > 1 and parts
+            and len({*map(self._annotation, numbers)}) > 1
+        }
+        return [
+            str(number) if parts_of(path or '') in apart else str(path)
+            for number, path in zip(self.numbers, paths)
+        ]
+
+    def _annotation(self, number: int) -> str:
+        """Return what is known of an image beside its place in the dataset."""
+        known = {
+            key: value
+            for key, value in self.info(number).items()
+            if key not in ('sample_idx', 'img_id', 'img_path')
+        }
+        with np.printoptions(threshold=sys.maxsize):
+            return repr(known)
 
     def info(self, number: int) -> dict:
         """Return the annotation of an image, which its pipeline begins with.

@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The wrapper of a dataset that shows listed images, or repaired labels."""
 import os
+from contextlib import suppress
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 import numpy as np
@@ -38,7 +39,8 @@ class ListedImages:
         images (str, Path or Sequence, optional): The images to show: paths, as
             the dataset has them in ``img_path``, or their ends, of as many
             parts as distinguish all images; or numbers, counted from 0 in the
-            order of the dataset. Or a text file with a path on each line, or
+            order of the dataset. A path stands for all images that have it.
+            Or a text file with a path on each line, or
             with numbers where images have no path or share one. Defaults to
             None: all.
         without (str, Path or Sequence, optional): Images to leave out, of
@@ -151,15 +153,17 @@ class ListedImages:
         paths, text = image_paths(self.dataset, of_index), ''
         shown = {*range(len(paths))}
         if self.images is not None:
-            shown &= find_images(self.images, paths).keys()
+            shown &= find_images(
+                self.images, paths, removed=self._removed).keys()
             text += f', those of {_named(self.images)}'
         if self.without is not None:
-            gone = find_images(self.without, paths, 'without').keys()
+            gone = find_images(self.without, paths, 'without',
+                               self._removed).keys()
             text += (f'; left out by {_named(self.without)}: '
                      f'{len(shown & gone)}')
             shown -= gone
         if self.relabel is not None:
-            wrong = find_images(self.relabel, paths, 'relabel')
+            wrong = find_images(self.relabel, paths, 'relabel', self._removed)
             change_labels(self.dataset, first, wrong)
             gone = {n for n in shown & wrong.keys() if not wrong[n].label}
             text += (f'; with labels of {self.relabel}: '
@@ -172,6 +176,20 @@ class ListedImages:
             text += (f'; with masks of {self.repaired}: {count} of '
                      f'{len(of_masks)}')
         return shown, text
+
+    def _removed(self) -> List[Optional[str]]:
+        """Return the paths of the images that datasets have read and then
+        removed, for an error: the annotations are read again."""
+        found: List[Optional[str]] = []
+        for leaf in leaves(self.dataset):
+            # A dataset may raise anything.
+            with suppress(Exception):
+                kept = {*image_paths(leaf, np.arange(len(leaf)))}
+                found += [
+                    str(info['img_path']) for info in leaf.load_data_list()
+                    if str(info['img_path']) not in kept
+                ]
+        return found
 
     @force_full_init
     def get_data_info(self, idx: int) -> Dict[str, Any]:

@@ -4,8 +4,7 @@ import logging
 import os
 import os.path as osp
 import re
-from collections import Counter
-from typing import (Collection, Dict, Iterable, List, NamedTuple, Optional,
+from typing import (Callable, Collection, Dict, List, NamedTuple, Optional,
                     Sequence, Tuple, Union)
 
 import numpy as np
@@ -35,17 +34,12 @@ class Entry(NamedTuple):
     label: str = ''
 
 
-def names_of(paths: Paths, numbers: Iterable[int]) -> List[str]:
-    """Return the names of images in text lists and reviews: their paths, or
-    their numbers if the paths don't distinguish the images."""
-    distinct = {parts_of(path or '') for path in paths} - {()}
-    return [*map(str, paths if len(distinct) == len(paths) else numbers)]
-
-
 def find_images(images: Images,
                 paths: Paths,
-                option: str = 'images') -> Dict[int, Entry]:
-    """Find the images of a list in a dataset.
+                option: str = 'images',
+                removed: Callable[[], Paths] = tuple) -> Dict[int, Entry]:
+    """Find the images of a list in a dataset. A path stands for all images
+    that have it.
 
     Args:
         images (str, Path or Sequence): The list, as ``ListedImages`` takes it.
@@ -53,6 +47,9 @@ def find_images(images: Images,
             path isn't known.
         option (str): The argument of ``ListedImages`` that has the list.
             Defaults to ``'images'``.
+        removed (Callable): Returns the paths of the images that a filter of
+            the dataset has removed, for errors. Defaults to a function that
+            returns none.
 
     Returns:
         dict[int, Entry]: The entries by the number of their image.
@@ -66,9 +63,16 @@ def find_images(images: Images,
     found: Dict[int, Entry] = {}
     for entry in entries:
         image = entry.image
-        number = by_name.get(image, -1) if isinstance(image, str) else image
-        if number not in range(len(paths)):
-            known = ', '.join(names_of(paths, range(len(paths)))[:3])
+        numbers = by_name.get(image, []) if isinstance(image, str) else [image]
+        if not {*numbers} <= {*range(len(paths))} or not numbers:
+            if isinstance(image, str) and _find([image], removed()):
+                raise _error(
+                    f'{entry.where}, `{image}`, is an image that the dataset '
+                    'has read and then removed (`filter_cfg` or `indices`, or '
+                    'its own `filter_data`): take it out of the list, or let '
+                    'the dataset keep it')
+            known = ', '.join(
+                str(path or number) for number, path in enumerate(paths[:3]))
             raise _error(
                 f'{entry.where}, `{image}`, is not an image of the dataset, '
                 f'which begins with {known}. A list is a text file with '
@@ -76,10 +80,12 @@ def find_images(images: Images,
                 'path is enough if it distinguishes all images, with the same '
                 'folder if it has one. Numbers of images that have paths are '
                 'for a list in a config')
-        if number in found:
-            raise _error(f'{entry.where} is the image of '
-                         f'{found[number].where} again: list an image once')
-        found[number] = entry
+        for number in numbers:
+            if number in found:
+                raise _error(f'{entry.where} is the image of '
+                             f'{found[number].where} again: list an image '
+                             'once')
+            found[number] = entry
     return found
 
 
@@ -128,42 +134,38 @@ def _read(path: Union[str, os.PathLike], option: str) -> List[Entry]:
     return [*wrong.values()]
 
 
-def _find(names: List[str], paths: Paths) -> Dict[str, int]:
-    """Return the number of each named image that is found. A name is compared
+def _find(names: List[str], paths: Paths) -> Dict[str, List[int]]:
+    """Return the numbers of each named image that is found. A name is compared
     with the end of each path: with as many parts as distinguish all paths, and
     with the folder of the file if the name has one. Numbers name images only
     if the paths don't distinguish all images."""
     if not names:
         return {}
-    whole = [parts_of(path or '') for path in paths]
-    counts = Counter(whole)
-    length = parts_that_differ(counts)
-    ends = {
-        number: parts[-length:]
-        for number, parts in enumerate(whole) if parts and counts[parts] == 1
-    }
-    by_end = {end: number for number, end in ends.items()}
-    stems = [_stem(parts[-length:]) for parts in counts if parts]
-    if len({*stems}) == len(stems):
-        by_stem = {_stem(end): number for end, number in by_end.items()}
-        by_end = {**by_stem, **by_end}
+    copies: Dict[_Parts, List[int]] = {}
+    for number, path in enumerate(paths):
+        copies.setdefault(parts_of(path or ''), []).append(number)
+    copies.pop((), None)
+    length = parts_that_differ(copies)
+    by_end = {parts[-length:]: parts for parts in copies}
+    stems = {_stem(end): parts for end, parts in by_end.items()}
+    if len(stems) == len(by_end):
+        by_end = {**stems, **by_end}
     found, others = {}, []
     for name in names:
         if _NUMBER.fullmatch(name):
             # A number may be meant to count images, not as a name.
-            if len(ends) < len(paths) and int(name) < len(paths):
-                found[name] = int(name)
+            if len(copies) < len(paths) and int(name) < len(paths):
+                found[name] = [int(name)]
             continue
         parts = parts_of(name)
-        number = by_end.get(parts[-length:], -1)
-        path = whole[number] if number >= 0 else ()
+        path = by_end.get(parts[-length:], ())
         common = min(len(parts), len(path))
         if common == 0 or common > 1 and parts[-2] != path[-2]:
             continue
-        found[name] = number
+        found[name] = copies[path]
         if parts[-common:] != path[-common:] and (_stem(parts[-common:])
                                                   != _stem(path[-common:])):
-            others.append((name, paths[number]))
+            others.append((name, paths[copies[path][0]]))
     if others:
         _warn_of_folders(others)
     return found

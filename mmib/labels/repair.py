@@ -23,7 +23,6 @@ import numpy as np
 
 from ..errors import Refusal
 from .images import DatasetImages
-from .lists import names_of
 from .masks import IGNORED, SUFFIXES, labels_of_numbers, read_mask, short_names
 from .predictions import Predictor, compare
 from .rankings import largest_region
@@ -39,8 +38,8 @@ def numbers_of(reader: DatasetImages, images: Sequence[str]) -> List[int]:
     """Return the numbers of the images of a review. The review names images
     by number or path, whichever the page used."""
     numbers = {str(number): number for number in reader.numbers}
-    numbers.update(
-        zip(names_of(reader.paths(), reader.numbers), reader.numbers))
+    # Of copies the first one.
+    numbers.update(zip(reader.image_names()[::-1], reader.numbers[::-1]))
     lacking = [name for name in images if name not in numbers]
     if lacking:
         raise Refusal(

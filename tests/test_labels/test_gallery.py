@@ -12,7 +12,7 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
-from mmengine.registry import DATASETS
+from mmengine.registry import DATASETS, DefaultScope
 from mmengine.structures import BaseDataElement, PixelData
 from mmseg.structures import SegDataSample
 
@@ -24,6 +24,7 @@ from mmib.labels.layers import (box_layer, class_layer, confusions, heat_layer,
 from mmib.labels.page import render, write_table
 from mmib.labels.predictions import Predictor, compare
 from mmib.labels.rankings import RANKINGS, top_pixels
+from mmib.labels.repair import numbers_of
 from mmib.report.checkpoint import Checkpoint
 from tests.helpers.segmentors import write_images
 
@@ -312,15 +313,51 @@ def test_paths_that_are_no_text(root):
     assert [name for name, _ in card.pictures] == ['image']
 
 
-def test_images_that_share_a_path(root):
-    """A review has them by number, as a list must."""
+def test_copies_of_an_image(root):
+    """Have its path as a name, and a verdict on one counts for all."""
     config = config_of(root)
     part = config.train_dataloader.dataset
     config.train_dataloader.dataset = dict(
-        type='ConcatDataset', datasets=[part, part])
-    cards = gallery_of(config, np.arange(8.), 8).highest
-    assert [card.name for card in cards] == [*'76543210']
-    assert cards[0].path == cards[4].path == '3.jpg'
+        type='ConcatDataset', datasets=[part, dict(part, indices=2)])
+    gallery = gallery_of(config, np.arange(6.), 6)
+    assert [card.path for card in gallery.highest
+            ] == ['1.jpg', '0.jpg', '3.jpg', '2.jpg']
+    assert [card.rank for card in gallery.highest] == [1, 2, 3, 4]
+    assert '2 of 6 images are copies' in ' '.join(gallery.notes)
+    wrong = [card.name for card in gallery.highest[:1]]
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        left = DATASETS.build(
+            dict(
+                type='ListedImages',
+                dataset=config.train_dataloader.dataset,
+                without=wrong))
+    assert len(left) == 4
+    reader = DatasetImages(config)
+    assert reader.find(wrong[0]) == (1, 1)
+    assert numbers_of(reader, [*wrong, '3', '5']) == [1, 3, 5]
+
+
+def test_images_of_one_path_that_differ(root):
+    """As two crops of a file. A review has them by number."""
+
+    class Crops(BaseDataset):
+
+        def load_data_list(self):
+            path = str(root / 'images' / 'training' / '{}.jpg')
+            return [
+                dict(img_path=path.format(i // 2), box=np.full(2000, i % 2))
+                for i in range(4)
+            ] + [dict(img_path=path.format(3), box=0)]
+
+    DATASETS.register_module(module=Crops, force=True)
+    config = config_of(root)
+    config.train_dataloader.dataset = dict(
+        type='Crops', pipeline=[dict(type='LoadImageFromFile')])
+    names = [
+        card.name for card in gallery_of(config, np.arange(5.), 5).highest
+    ]
+    assert names[1:] == [*'3210']
+    assert names[0].endswith('3.jpg')
 
 
 @pytest.mark.parametrize('ranking', ['score', 'pixels', 'regions'])
@@ -367,7 +404,9 @@ def test_images_without_labels(tmp_path, ranking, monkeypatch):
     write_table(str(tmp_path / 'a.csv'), gallery.images)
     table = pd.read_csv(tmp_path / 'a.csv')
     assert table.image[table[ranking].isna()].tolist() == [2]
-    assert table['rank'].dropna().tolist() == [1, 2, 3]
+    # A network that guesses has one value for all.
+    ranks = [1, 2, 3] if ranking == 'score' else [1, 1, 1]
+    assert table['rank'].dropna().tolist() == ranks
 
 
 def test_the_table_of_all_images(tmp_path):

@@ -5,6 +5,8 @@ import pickle
 import numpy as np
 import pytest
 from mmengine.config import Config
+from mmengine.dataset import BaseDataset
+from mmengine.registry import DATASETS
 
 from mmib.errors import Refusal
 from mmib.labels.config import list_images
@@ -183,3 +185,23 @@ def test_an_image_that_cannot_be_read():
     dataset = build(only([2, 3], path_dataset(size=500, broken=(2, ))))
     for index in (0, 1) * 5:
         assert dataset[index]['data_samples'].img_path == 'a/3'
+
+
+@DATASETS.register_module()
+class Filtered(BaseDataset):
+    """Of four images each second one is removed."""
+
+    def load_data_list(self):
+        return [dict(img_path=f'data/{i}.jpg') for i in range(4)]
+
+    def filter_data(self):
+        return self.data_list[::2]
+
+
+def test_an_image_that_a_filter_removed():
+    cfg = dict(type='ListedImages', dataset=dict(type='Filtered'))
+    for option in ('images', 'without'):
+        with pytest.raises(Refusal, match='`3.jpg`, is an image that the da'):
+            build(dict(cfg, **{option: ['3.jpg']}))
+        with pytest.raises(Refusal, match='`9.jpg`, is not an image'):
+            build(dict(cfg, **{option: ['9.jpg']}))

@@ -57,6 +57,11 @@ NO_TEXT = os.fsdecode(b'data/\xff.jpg')
         (['1'], ['a/0.jpg', 'b/1.jpg', 'b/1.jpg'], [1]),
         (['0', '1'], ['a/1.jpg', None], [0, 1]),
         (['1'], ['a/1.jpg', 'a//1.jpg'], [1]),
+        # The copies of an image, and others as ever.
+        (['b/1.jpg', 'a/0.jpg'], ['a/0.jpg', 'b/1.jpg', 'b//1.jpg'], [1, 2, 0]
+         ),
+        (['1', '0.jpg'], ['a/0.jpg', 'b/1.jpg', 'b/1.jpg'], [1, 0]),
+        (['a.jpg'], ['a.jpg'] * 5, [0, 1, 2, 3, 4]),
     ])
 def test_lists_in_files(listed, lines, paths, images, begin):
     assert listed(*lines, paths=paths, begin=begin) == images
@@ -111,7 +116,8 @@ NUMBERED = FORM.format('0, 1, 2')
 @pytest.mark.parametrize('lines, paths, match', [
     (['0', '5'], [None] * 5, f'line 2 .*list.txt, `5`, {NUMBERED}'),
     (['-1'], [None] * 5, f'line 1 of .*, `-1`, {NUMBERED}'),
-    (['a/2.jpg', '0'], ['a/2.jpg'] * 5, f'`a/2.jpg`, {NUMBERED}'),
+    (['a/2.jpg', '0'], ['a/2.jpg'] * 5, 'line 2 of .* the image of line 1'),
+    (['a/2.jpg', '2.jpg'], ['a/2.jpg'] * 5, 'line 2 .* the image of line 1'),
     (['0', '', '4', '0'
       ], [None] * 5, 'line 4 of .* the image of line 1 of .* again'),
     ([PATHS[0], 'cat/1.jpg'], PATHS, 'line 2 of .* is the image of line 1'),
@@ -156,7 +162,6 @@ def test_what_is_no_list(listed, lines, paths, match):
     ([1.0], PATHS, 'entry 0, `1.0`, is not'),
     ([], PATHS, 'has no images'),
     (['a.jpg'], [None] * 5, NUMBERED),
-    (['a.jpg'], ['a.jpg'] * 5, NUMBERED),
     (['a.jpg'], ['x/a.jpg', 'y/a.jpg'], 'begins with x/a.jpg, y/a.jpg. '),
     (3, PATHS, 'name of a file, or for .* a list of images, but got 3'),
 ])
@@ -184,9 +189,8 @@ def test_images_in_other_folders(monkeypatch, name, warns):
 
 
 def test_names_beside_images_without_one(listed):
-    """Images that share a path, or have none, have numbers alone."""
+    """Such images have numbers alone."""
     paths = ['a/1x.jpg', 'a/1x.jpg', 'a/2x.jpg', None]
     assert listed('2x.jpg', '0', paths=paths) == [2, 0]
-    with pytest.raises(Refusal, match='`1x.jpg`, is not an image'):
-        listed('1x.jpg', paths=paths)
+    assert listed('1x.jpg', '3', paths=paths) == [0, 1, 3]
     assert find(['./1.jpg', '/data/2.jpg'], ['1.jpg', '2.jpg']) == [0, 1]
