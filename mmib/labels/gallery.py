@@ -12,7 +12,7 @@ from mmengine.device import get_device
 
 from ..errors import Refusal
 from ..report.checkpoint import Checkpoint
-from .boxes import KINDS, Boxes, Suspect, limit_of
+from .boxes import KINDS, Boxes, Suspect, limit_of, total
 from .cards import Card, add_pictures
 from .images import CannotShow, DatasetImages
 from .layers import side_of
@@ -263,7 +263,7 @@ def _measure(gallery: Gallery, reader: DatasetImages,
         each = each._replace(limit=gallery.limit)
         for kind, find in KINDS.items():
             of_kind = find(each)
-            rows[place][kind] = RANKINGS[kind].of(of_kind)
+            rows[place][kind] = total(of_kind)
             suspects += [(reader.numbers[place], one) for one in of_kind]
     measured = pd.DataFrame(rows, reader.numbers[:len(rows)])
     if measured.empty:

@@ -40,9 +40,8 @@ class ListedImages:
             the dataset has them in ``img_path``, or their ends, of as many
             parts as distinguish all images; or numbers, counted from 0 in the
             order of the dataset. A path stands for all images that have it.
-            Or a text file with a path on each line, or
-            with numbers where images have no path or share one. Defaults to
-            None: all.
+            Or a text file with a path on each line, or with numbers where
+            images have no path or share one. Defaults to None: all.
         without (str, Path or Sequence, optional): Images to leave out, of
             ``images`` or of all: such a list, or the file of a review, of
             which those that were judged wrong are left out. Defaults to None.

@@ -259,7 +259,7 @@ def _check(dataset: Any, info: dict,
 class Changes:
     """What repaired masks change, in all of them together."""
 
-    _TURNS = {
+    _TURNS: Dict[str, Callable[[np.ndarray], np.ndarray]] = {
         'mirrored': np.fliplr,
         'upside down': np.flipud,
         'turned by half': lambda mask: np.rot90(mask, 2),
@@ -297,9 +297,9 @@ class Changes:
         self._lost += 2 * pixels.diagonal() < had
         for name, turn in self._TURNS.items():
             turned = turn(after)
-            self._turned[name] += (
-                after.size if turned.shape != before.shape else
-                np.count_nonzero(turned != before))
+            self._turned[name] += after.size if (
+                turned.shape != before.shape) else int(
+                    np.count_nonzero(turned != before))
 
     def suspicion(self, classes: Sequence[str]) -> str:
         """Return a sentence on what looks like a mistake in all masks, '' if

@@ -172,8 +172,9 @@ def _classes(meta: Any) -> List[str]:
     found = meta if isinstance(meta, dict) else {}
     found = {**found, **(found.get('dataset_meta') or {})}
     classes = found.get('classes') or found.get('CLASSES')
-    is_known = isinstance(classes, (list, tuple))
-    return [*map(str, classes)] if is_known else []
+    if not isinstance(classes, (list, tuple)):
+        return []
+    return [*map(str, classes)]
 
 
 def _images(tables: Dict[str, Any]) -> pd.DataFrame:
