@@ -55,32 +55,43 @@ def test_a_policy_that_cannot_be_copied():
 
 
 @pytest.mark.parametrize('plan, match', [
-    (lambda n: EpochPlan(np.arange(n), np.ones(n)),
-     'must be float32, but are'),
-    (lambda n: EpochPlan(np.ones(n, bool), np.ones(n, 'f4')), 'be integers'),
-    (lambda n: EpochPlan(np.arange(n), np.ones(1, 'f4')),
-     'one entry for each'),
-    (lambda n: np.arange(n), 'must return an EpochPlan'),
+    (lambda x, rng: EpochPlan(np.arange(len(x)), np.ones(len(x))), 'float32'),
+    (lambda x, rng: EpochPlan(x > 1, np.ones(len(x), 'f4')), 'be integers'),
+    (lambda x, rng: EpochPlan(np.arange(9), np.ones(1, 'f4')), 'one entry'),
+    (lambda x, rng: x, 'must return an EpochPlan'),
 ])
 def test_a_plan_that_cannot_be_trained_on(plan, match):
     """It is known before the first epoch."""
     with refused(match):
-        own(lambda scores, rng: plan(len(scores)))
+        own(plan)
+
+
+def test_a_function_that_counts():
+    """It is called for the plans of the run alone."""
+    numbers = itertools.count()
+
+    def policy(scores, rng):
+        return RandomPruning(0.1 * next(numbers))(scores, rng)
+
+    loop(own(policy), 4)
+    assert next(numbers) == 3
+
+
+KNOWN = {}
 
 
 def test_a_policy_that_knows_nothing_before_the_first_epoch():
     """It may fail for scores that are made up."""
-    known = {}
 
     def by_name(scores, rng):
-        return RandomPruning(known['ratio'])(scores, rng)
+        return RandomPruning(KNOWN['ratio'])(scores, rng)
 
     def above(scores, rng):
         kept = np.flatnonzero(scores > 1.6)
         return EpochPlan(kept, np.ones(len(kept), np.float32))
 
     session = own(by_name)
-    known['ratio'] = 0.5
+    KNOWN['ratio'] = 0.5
     assert len(loop(session, 4)) < 6 * SIZE
     own(above)
 
