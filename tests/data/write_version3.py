@@ -24,7 +24,7 @@ import torch
 
 from mmib.run.states import VERSION
 from tests.helpers.processes import run_ranks
-from tests.test_run import test_version3 as version3
+from tests.system import test_version3 as version3
 
 
 def train(work_dir, checkpoint=None, **arguments):

@@ -100,12 +100,10 @@ def in_its_own_order(scores, rng):
 
 
 @pytest.mark.parametrize('size, batch_size', [(1, None), (3, None), (7, 2),
-                                              (100, None), (100, 8)])
+                                              (100, 8)])
 @pytest.mark.parametrize(
     'policy', [
-        MeanThreshold(0.5),
         MeanThreshold(0.37),
-        QuantileTiers(),
         QuantileTiers((0.3, 0.6, 0.9), (0.9, 0.61, 0.13)),
         needing(0.55, Neyman()),
         needing(0.2, Neyman(num_tiers=3, min_keep=0.3)),
@@ -114,11 +112,12 @@ def in_its_own_order(scores, rng):
     ],
     ids=repr)
 def test_the_mean_weight_of_each_image_is_1(policy, size, batch_size):
-    """Invariant 2, within five standard errors of the sample. Also where slots
-    that fill no batch are left out."""
+    """Invariant 2, within five standard errors of the sample, and so is the
+    mean over all images, whose error is small. Also where slots that fill no
+    batch are left out."""
     rng = np.random.default_rng(size)
     scores = rng.lognormal(size=size).astype(np.float32)
-    weights, lengths = np.zeros((4_000, size)), set()
+    weights, lengths = np.zeros((1_000, size)), set()
     tail = batch_size and partial(
         StepSize(batch_size, drop_last=True).tail, pass_length=size)
     # What `needing` has told a policy to a budget.
@@ -129,19 +128,20 @@ def test_the_mean_weight_of_each_image_is_1(policy, size, batch_size):
         lengths.add(len(plan))
     if batch_size:
         assert not any(length % batch_size for length in lengths)
-    mean, error = weights.mean(0), weights.std(0) / len(weights)**0.5
-    assert (np.abs(mean - 1) <= 5 * error + 1e-6).all(), mean
+    for sample in (weights, weights.mean(1)):
+        mean, error = sample.mean(0), sample.std(0) / len(sample)**0.5
+        assert (np.abs(mean - 1) <= 5 * error + 1e-6).all(), mean
 
 
 def test_the_order_is_uniform():
     """Each image, pruned tier or not, is as likely in each half."""
     rng, scores = np.random.default_rng(0), np.arange(10, dtype=np.float32)
     first_half, seen = np.zeros(10), np.zeros(10)
-    for _ in range(10_000):
+    for _ in range(4_000):
         order = MeanThreshold(0.4)(scores, rng).indices
         seen[order] += 1
         first_half[order[:len(order) // 2]] += 1
-    np.testing.assert_allclose(first_half / seen, 0.5, atol=0.03)
+    np.testing.assert_allclose(first_half / seen, 0.5, atol=0.05)
 
 
 @pytest.mark.parametrize('policy', [
