@@ -226,7 +226,7 @@ def test_a_loop_of_ones_own(stream):
 
 
 @given(POLICIES, st.booleans(), st.booleans(), st.integers(1, 5), st.data())
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_any_policy_goes_on(policy, stream, drop_last, batch_size, data):
     """At any batch, also at the last of an epoch, before the first one and
     after the end. Saving changes nothing, nor what the Session that goes on

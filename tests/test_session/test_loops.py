@@ -417,24 +417,24 @@ def test_going_on_in_a_framework_that_prefetches(stream, count, stops):
         assert stream or len(audit.plans) == EPOCHS
 
 
-@pytest.mark.parametrize('size', [40, 44, 48, 52, 41])
-@pytest.mark.parametrize('policy', [None, RandomPruning(0.5), MeanThreshold()])
+@pytest.mark.parametrize('size, policy', [(40, None), (41, None),
+                                          (44, RandomPruning(0.5)),
+                                          (41, MeanThreshold())])
 @pytest.mark.parametrize('drop_last', [False, True])
 def test_no_batch_is_smaller_than_those_of_the_baseline(
         size, policy, drop_last):
     """BatchNorm fails on a last batch of one image."""
-    with_norm = size % 4 != 1  # Else the baseline fails.
     sizes = []
 
     def note(epoch, number, slots, batch):
         sizes.append(len(slots))
 
-    for seed in range(3):
-        audit = Audit(size, policy, seed=seed)
-        layers = [torch.nn.BatchNorm1d(8)] * with_norm
-        trainer = Trainer(audit, network(*layers))
-        trainer.train(audit.loader(4, drop_last), note)
-        audit.check(audit.planned - len(audit.given_up))
+    audit = Audit(size, policy)
+    # Else the baseline fails.
+    layers = [torch.nn.BatchNorm1d(8)] * (size % 4 != 1)
+    trainer = Trainer(audit, network(*layers))
+    trainer.train(audit.loader(4, drop_last), note)
+    audit.check(audit.planned - len(audit.given_up))
     assert min(sizes) == (4 if drop_last else size % 4 or 4)
 
 
