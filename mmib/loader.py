@@ -164,14 +164,15 @@ class Dealer:
         if run.schedule.by_epoch:
             rest = self._rest_of_epoch(step, may_be_empty)
             stream = rest.stream
-            if rest.is_cut is None:
+            if rest.left_out is None:
                 run.go_on_with(rest)
                 rest = None
         else:
             if self.has_ended and not may_be_empty:
                 raise _over('The stream of the Session is over')
             self._check_step(step, run.schedule.length)
-        end = stream.end if run.schedule.end is None else run.schedule.end
+        end = run.schedule.stream_end
+        end = stream.end if end is None else end
         left = end - stream.position
         gives_up = drop_last and 0 < left < step.slots
         if gives_up:
@@ -335,7 +336,7 @@ class Dealer:
         by_epoch, rest = run.schedule.by_epoch, cursor.rest
         stream = run.stream if rest is None else rest.stream
         while (not by_epoch and stream.end - begin < step.slots
-               and stream.end != run.schedule.end):
+               and stream.end != run.schedule.stream_end):
             if stream.newest is not None:
                 # One iterator may be the whole run, so the ranks agree here.
                 self._agree()
@@ -347,7 +348,7 @@ class Dealer:
         if size == 0 or step.drop_last and size * ranks < step.slots:
             return None
         end = begin + size * ranks
-        is_last = by_epoch or stream.end == run.schedule.end
+        is_last = by_epoch or stream.end == run.schedule.stream_end
         if step.drop_last and is_last and stream.end - end < step.slots:
             # The slots after the last whole batch are given up with it.
             end = stream.end
@@ -416,7 +417,7 @@ class Dealer:
         """bool: Whether the stream has fewer slots left than there are ranks.
         """
         run = self._run
-        end = run.schedule.end
+        end = run.schedule.stream_end
         return end is not None and end - run.stream.position < run.world.size
 
     @property

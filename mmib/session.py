@@ -511,5 +511,5 @@ def _schedule_of(size: int, stream: bool, policy: Policy, epochs: int,
         delta,
         start,
         by_epoch=False,
-        end=length,
+        stream_end=length,
         min_gap=length // 1000)

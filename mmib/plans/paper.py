@@ -66,7 +66,7 @@ class QuantileTiers(Policy):
             'must increase and lie in (0, 1]')
         for ratio in ratios:
             check_ratio(ratio, 'ratios')
-        self.quantiles = tuple(quantiles)
+        self.quantiles = tuple(map(float, quantiles))
         self.ratios = tuple(ratios)
         self.rescale = rescale
 

@@ -32,7 +32,7 @@ class Tier(NamedTuple):
             weight=float(np.float32(self.weight) * np.float32(factor)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EpochPlan:
     """The ordered slots of one epoch.
 
@@ -45,8 +45,8 @@ class EpochPlan:
             Defaults to 0, for plans without a threshold.
         tiers (tuple[Tier]): Tiers in increasing order of score. Defaults to
             ().
-        note (str): A sentence that warns the user about this plan. Defaults to
-            ''.
+        note (str): A sentence that warns the user about this plan. The first
+            one is shown, if the plan before had a note too. Defaults to ''.
         tier_of_slot (np.ndarray, optional): Tier of each slot, from 1,
             int16 of shape (K,). If None, all slots are of tier 1.
         is_full (bool): Whether the plan has each image once, with weight 1.

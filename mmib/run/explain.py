@@ -29,7 +29,8 @@ class Explanation:
             tier.
         upper (float, optional): Upper edge of the tier. None for the last
             tier.
-        probability (float, optional): Share of the tier that the plan keeps.
+        probability (float, optional): Share of the tier that the plan keeps,
+            on average over what was left out of its rest.
         weight (float, optional): Weight of the slots of the tier.
         last_visit (int): Time of the last visit with a score, from 1: in
             MMEngine the iteration, in a Session the number of slots until
@@ -120,6 +121,10 @@ def explain(index: int, image: int, record: PlanRecord, pass_length: int,
     if number is not None:
         tier = tiers[number - 1]
         weight, probability = tier.weight, tier.kept / max(tier.size, 1)
+        # Slots of the rest may have been left out since. Their tiers aren't
+        # recorded, and the tiers of a user's policy may say anything.
+        drawn = sum(each.kept for each in tiers)
+        probability *= min(record.kept / max(drawn, 1), 1.)
         upper = tier.upper
         lower = tiers[number - 2].upper if number > 1 else None
     return Explanation(

@@ -15,8 +15,10 @@ class PlanRecord:
     """A plan in a checkpoint, in ``infobatch.jsonl`` and in a report.
 
     Args:
-        kept (int): Slots of the plan, before annealing cut it short.
-        tiers (tuple[Tier]): Tiers of the plan, by increasing score.
+        kept (int): Slots of the plan, before annealing cut it short, and
+            without slots that were left out of its rest.
+        tiers (tuple[Tier]): Tiers of the plan as it was drawn, by increasing
+            score.
         covered (float): Epochs before the plan. An epoch that annealing cut
             short counts in part.
         epoch (int): Epoch of the plan, from 1.

@@ -4,6 +4,7 @@ checkpoints keep."""
 import copy
 import zlib
 from dataclasses import replace
+from numbers import Integral
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 import numpy as np
@@ -140,7 +141,8 @@ class Run:
             bool: Whether there is another plan. If not, the stream has ended.
         """
         schedule, stream = self.schedule, self.stream
-        if schedule.end is not None and stream.end >= schedule.end:
+        end = schedule.stream_end
+        if end is not None and stream.end >= end:
             return False
         place, newest = stream.end_place, stream.newest
         now = schedule.clock(place)
@@ -218,7 +220,7 @@ class Run:
         newest = self.stream.newest
         rest = self.stream.rest_for(step, self._rng, self.world, self.seed)
         stream, scale = rest.stream, rest.scale
-        if newest is not None and rest.is_cut is not None:
+        if newest is not None and rest.left_out is not None:
             plan, record = stream.plans[-1], newest.record
             # The counts of the tiers stay those of the plan as it was drawn.
             record = replace(
@@ -242,8 +244,8 @@ class Run:
         # The position and the log may have moved on since.
         rest.stream.advance(self.stream.position)
         self.stream, self._rng = rest.stream, rest.rng
-        if rest.is_cut is not None:
-            self.table.count_pruned(rest.is_cut)
+        if rest.left_out is not None:
+            self.table.count_pruned(rest.left_out)
 
     # Progress ----------------------------------------------------------------
 
@@ -270,13 +272,14 @@ class Run:
         """Explain why the newest plan keeps or leaves out the image of an
         index, or return None before the first plan. Call this method on all
         ranks."""
-        self.merge()
-        newest, size = self.stream.newest, self.schedule.pass_length
-        if newest is None:
-            return None
-        if not 0 <= index < size:
+        size = self.schedule.pass_length
+        if not isinstance(index, Integral) or not 0 <= index < size:
             raise Refusal(f'There is no image {index}: the dataset has the '
                           f'indices 0 to {size - 1}.')
+        self.merge()
+        newest = self.stream.newest
+        if newest is None:
+            return None
         return explain(index, int(self.table.images[index]),
                        newest.record, size, self.reading.scores, newest.keeps,
                        vars(self.table))
@@ -285,7 +288,8 @@ class Run:
 
     def merge(self, decides_norms: bool = False) -> None:
         """Add the visits of all ranks to the table, and forget old plans.
-        Call this method on all ranks.
+        Call this method on all ranks. A plan that reads scores, a state and an
+        explanation need the visits.
 
         Args:
             decides_norms (bool): Whether to conclude that norms can't be seen
@@ -403,7 +407,8 @@ class Run:
             length_changes: Optional[Sequence[str]] = None) -> List[str]:
         """Resume where :meth:`state_dict` was called, on any number of ranks.
         The open plans go on, and the policy of this run draws the next plans.
-        What this run has done before is discarded.
+        What this run has done before is discarded, except what its policy has
+        learned if the state is of another policy.
 
         Args:
             state_dict (dict): The state.
@@ -457,9 +462,9 @@ class Run:
         self.checksum = state['plans_checksum']
         self.lacks_norms = state['lacks_norms']
         self.table.load_state_dict(state['tables'])
-        if self.schedule.end is not None:
+        if self.schedule.stream_end is not None:
             # This run may be shorter than the one before.
-            self.stream.drop_from(self.schedule.end)
+            self.stream.drop_from(self.schedule.stream_end)
         if not is_same_policy:
             # The tiers of the old policy mean nothing to the new policy.
             self.table.forget_sums()

@@ -138,9 +138,10 @@ def weigh_gradients(
 
 def row_norms(gradient: Tensor, dim: int = 0) -> Tensor:
     """Return the norm of each row of a gradient, float32 of shape (R,)."""
+    dim %= gradient.dim()
     if gradient.dim() == 1:
         gradient = gradient[:, None]
-    others = [d for d in range(gradient.dim()) if d != dim % gradient.dim()]
+    others = [d for d in range(gradient.dim()) if d != dim]
     if gradient.dtype in (torch.float16, torch.bfloat16):
         gradient = gradient.float()
     return torch.linalg.vector_norm(gradient, dim=others).float()

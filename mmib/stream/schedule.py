@@ -82,14 +82,15 @@ class Schedule:
     Args:
         pass_length (int): Slots of a full pass.
         length (int): Length of the run on the clock.
-        begin (int): Time before which nothing is pruned.
-        annealing_from (int): Time from which on nothing is pruned.
+        start_at (int): Time on the clock before which nothing is pruned.
+        annealing_from (int): Time on the clock from which on nothing is
+            pruned.
         by_epoch (bool): Whether each plan is an epoch.
         first_pass (int, optional): Slots until each index of the dataset was
             dealt once, which for a RepeatDataset are several passes. If None,
             ``pass_length``. Defaults to None.
-        end (int, optional): The slot at which the stream ends. None where the
-            loop ends the run. Defaults to None.
+        stream_end (int, optional): The slot at which the stream ends. None
+            where the loop ends the run. Defaults to None.
         min_gap (int): Minimum number of slots between two reads of the scores,
             and between two plans in the log, with few exceptions. Defaults to
             0.
@@ -98,15 +99,16 @@ class Schedule:
     def __init__(self,
                  pass_length: int,
                  length: int,
-                 begin: int,
+                 start_at: int,
                  annealing_from: int,
                  by_epoch: bool,
                  first_pass: Optional[int] = None,
-                 end: Optional[int] = None,
+                 stream_end: Optional[int] = None,
                  min_gap: int = 0) -> None:
         self.pass_length, self.length = pass_length, length
-        self.begin, self.annealing_from = begin, annealing_from
-        self.by_epoch, self.end, self.min_gap = by_epoch, end, min_gap
+        self.start_at, self.annealing_from = start_at, annealing_from
+        self.by_epoch, self.min_gap = by_epoch, min_gap
+        self.stream_end = stream_end
         self.first_pass = first_pass or pass_length
         self.zero = Place(0, 0)
         """Place: Where a run of this batch size would have begun. Other than
@@ -147,7 +149,7 @@ class Schedule:
         # the clock counts passes itself.
         zero = 0 if self.by_epoch else self.zero.spent
         return max(
-            _whole(self.begin + zero, self.pass_length),
+            _whole(self.start_at + zero, self.pass_length),
             _whole(self.fresh_from, self.first_pass) + self.first_pass) - zero
 
     def may_prune(self, now: float) -> bool:
@@ -170,7 +172,8 @@ class Schedule:
         now = self.clock(place)
         if not self.by_epoch and not self.is_annealing(now):
             return int(self.annealing_from - now)
-        return None if self.end is None else self.end - int(place.spent)
+        return None if self.stream_end is None else self.stream_end - int(
+            place.spent)
 
     def progress(self, place: Place) -> Progress:
         """Return the progress that a policy gets for a plan at a place."""

@@ -59,6 +59,8 @@ class Slots:
             part = part.cpu().numpy()
         if not isinstance(part, slice):
             part = np.asarray(part)
+            if part.size == 0 and part.dtype == float:  # An empty list.
+                part = part.astype(np.int64)
             if part.dtype == np.uint8 and part.ndim:
                 # A mask for torch, which chooses the losses, and a list of
                 # numbers for numpy.

@@ -23,7 +23,8 @@ class Dealt:
         kept (int): Slots of the plan, before annealing cut the plan short, and
             without slots that are repeated for other ranks.
         annealing (bool): Whether the plan belongs to annealing.
-        mean_weight (np.float32): Mean weight of the slots that are left.
+        mean_weight (np.float32): Mean weight of the plan as it was drawn,
+            times the factor of what was left out since.
         keeps (np.ndarray, optional): Whether the plan keeps each index of a
             pass, packed by :func:`np.packbits`, uint8. None for a full plan.
         record (Any): What else is known of the plan. The stream doesn't read
@@ -69,14 +70,14 @@ class Rest(NamedTuple):
         stream (Stream): A stream with this rest.
         rng (np.random.Generator): The generator of later plans, after it has
             chosen what is left out.
-        is_cut (np.ndarray, optional): Whether each index of a pass was left
+        left_out (np.ndarray, optional): Whether each index of a pass was left
             out, bool of shape (pass_length,). None if nothing was left out.
         scale (float): Factor of the weights of the other slots.
     """
 
     stream: 'Stream'
     rng: np.random.Generator
-    is_cut: Optional[np.ndarray] = None
+    left_out: Optional[np.ndarray] = None
     scale: float = 1.
 
 
@@ -240,11 +241,11 @@ class Stream:
         # A user's policy may prune and have as many slots as a full pass.
         prunes = plan.keeps is not None or plan.kept != self._pass_length
         tail = step.tail(own, self._pass_length) if prunes else 0
-        is_cut, scale = None, 1.
+        left_out, scale = None, 1.
         if tail or self.left != own + -own % world.size:
             stream.drop_from(self.position + own)
         if tail:
-            is_cut, scale = stream._cut(tail, rng)
+            left_out, scale = stream._cut(tail, rng)
         left = stream.left
         missing = -left % world.size if left else 0
         if missing:
@@ -258,7 +259,7 @@ class Stream:
             stream.repeated += missing
             stream._replace_newest(stream.plans[-1].columns.followed_by(
                 stream.slots_left().at(again)))
-        return Rest(stream, rng, is_cut, scale)
+        return Rest(stream, rng, left_out, scale)
 
     def _cut(self, tail: int,
              rng: np.random.Generator) -> Tuple[np.ndarray, float]:
@@ -274,7 +275,7 @@ class Stream:
         weights = left.weights * factor
         left = left._replace(weights=weights, relative_weights=weights / mean)
         # A user's policy may draw an image twice.
-        is_cut = self._mask(rest.indices) & ~self._mask(left.indices)
+        left_out = self._mask(rest.indices) & ~self._mask(left.indices)
         done = plan.slots(plan.start, max(self.position, plan.start))
         self.numbering = object()
         self._replace_newest(
@@ -282,8 +283,8 @@ class Stream:
             kept=plan.kept - tail,
             mean_weight=mean,
             keeps=None if plan.keeps is None else plan.keeps
-            & ~np.packbits(is_cut))
-        return is_cut, scale
+            & ~np.packbits(left_out))
+        return left_out, scale
 
     def _replace_newest(self, columns: Columns, **changes: Any) -> None:
         self.plans[-1] = replace(self.plans[-1], columns=columns, **changes)

@@ -156,14 +156,14 @@ def test_the_same_in_slots():
     iterations = Iterations(100, 8, 30, 0.5, 0.3, first_pass=200)
     schedule = iterations.schedule
     assert (iterations.unit, iterations.annealing_at) == ('iteration', 15)
-    assert (schedule.length, schedule.begin,
+    assert (schedule.length, schedule.start_at,
             schedule.annealing_from) == (240, 72, 120)
     assert schedule.first_pass == 200 and not schedule.by_epoch
-    assert schedule.end is None and iterations.schedule_iters == 30
+    assert schedule.stream_end is None and iterations.schedule_iters == 30
     iterations = Iterations(100, 8, 30, 0.5, 0.3, iters_per_epoch=13)
     schedule = iterations.schedule
     assert (iterations.unit, iterations.annealing_at) == ('epoch', 15)
-    assert (schedule.length, schedule.begin,
+    assert (schedule.length, schedule.start_at,
             schedule.annealing_from) == (3000, 900, 1500)
     assert schedule.by_epoch and iterations.schedule_iters == 390
     # Of 1500 slots of pruned epochs a half is saved.

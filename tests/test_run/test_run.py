@@ -163,8 +163,8 @@ def as_many(scores, rng):
 @example(lambda: twice, 4, False, False, 1)
 @example(lambda: as_many, 5, True, False, 1)
 @settings(max_examples=60)
-def test_a_rest_is_cut_as_a_plan_is(policy, batch_size, drop_last, normalize,
-                                    at):
+def test_a_rest_left_out_as_a_plan_is(policy, batch_size, drop_last, normalize,
+                                      at):
     """Where the rest of a plan is dealt in other steps, it doesn't end in a
     smaller step than the baseline's either. The slots that are given up count
     as pruned."""
@@ -185,14 +185,15 @@ def test_a_rest_is_cut_as_a_plan_is(policy, batch_size, drop_last, normalize,
     assert (is_full or last == 0 or len(left.indices) < batch_size
             or not drop_last and last >= (size % batch_size or batch_size))
     assert newest.kept == newest.record.kept == record.kept - tail
-    is_cut = np.isin(np.arange(size),
-                     slots.indices) & ~np.isin(np.arange(size), left.indices)
-    assert (run.table.pruned - pruned).tolist() == is_cut.tolist()
+    left_out = np.isin(
+        np.arange(size),
+        slots.indices) & ~np.isin(np.arange(size), left.indices)
+    assert (run.table.pruned - pruned).tolist() == left_out.tolist()
     if not is_full:
         bits, now = (
             np.unpackbits(each, count=size)
             for each in (plan.keeps, newest.keeps))
-        assert now.tolist() == (bits & ~is_cut).tolist()
+        assert now.tolist() == (bits & ~left_out).tolist()
     # The other slots stay in their order. If weights make up for what is
     # pruned, they do so for what is cut.
     scale = np.float32(1)
@@ -313,7 +314,7 @@ def losses_and(slots):
     return losses, slots, predictions
 
 
-def test_weights_of_a_rest_make_up_for_what_is_cut():
+def test_weights_of_a_rest_make_up_for_what_left_out():
     """On average over many cuts each image of the rest has the weight that it
     had, whatever the order of the plan is."""
     run = by_epochs(RandomPruning(0.3), 3, shuffle=False).train(6).run

@@ -62,7 +62,7 @@ def test_a_stream_prunes_from_the_edge_of_a_pass(pass_length, count, size,
 
 def test_the_room_until_a_stream_ends():
     """Annealing has no other bound than the end of the stream."""
-    schedule = Schedule.of(100, 250, 1, 0.8, 0, by_epoch=False, end=250)
+    schedule = Schedule.of(100, 250, 1, 0.8, 0, by_epoch=False, stream_end=250)
     rooms = [
         schedule.room(Place(spent, spent)) for spent in (0, 199, 200, 249)
     ]

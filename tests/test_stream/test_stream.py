@@ -211,7 +211,7 @@ def fit(stream, models, rng, step, world, seed):
     found = rows_of(fitted.stream.slots_left())
     left = found[:len(own) - tail]
     repeated = found[len(left):]
-    assert (fitted.is_cut is not None) == (tail > 0)
+    assert (fitted.left_out is not None) == (tail > 0)
     assert chooser.bit_generator.state == state
     assert (fitted.rng.bit_generator.state == state) == (tail == 0)
     newest.rows = newest.rows[:models.position + len(own) - newest.start]
@@ -228,10 +228,10 @@ def fit(stream, models, rng, step, world, seed):
         assert all(row in others for row in left)
         newest.rows[len(newest.rows) - len(own):] = left
         newest.kept -= tail
-        is_cut = mask_of(own) & ~mask_of(left)
-        assert fitted.is_cut.tolist() == is_cut.tolist()
+        left_out = mask_of(own) & ~mask_of(left)
+        assert fitted.left_out.tolist() == left_out.tolist()
         if newest.keeps is not None:
-            newest.keeps = newest.keeps & ~np.packbits(is_cut)
+            newest.keeps = newest.keeps & ~np.packbits(left_out)
     else:
         assert left == own and fitted.scale == 1
     # Slots are repeated until all ranks have equally many.
@@ -253,7 +253,8 @@ def fit(stream, models, rng, step, world, seed):
     assert rows_of(again.stream.slots_left()) == found
     # The second time, there is nothing to do.
     twice = fitted.stream.rest_for(step, chooser, world, seed)
-    assert rows_of(twice.stream.slots_left()) == found and twice.is_cut is None
+    assert rows_of(
+        twice.stream.slots_left()) == found and twice.left_out is None
     return fitted.stream
 
 
