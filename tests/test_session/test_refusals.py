@@ -1,9 +1,11 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What is refused, and what is said: each with a sentence."""
+"""What is refused, and what is said."""
 import itertools
 import math
+import re
 import threading
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -30,40 +32,118 @@ def first_batch(session, size=4):
     return slots, *losses_of(slots.indices, 0)
 
 
-# The Session -----------------------------------------------------------------
+# What is refused -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    'policy',
-    [0.6, 'Neyman',
-     dict(type='Neyman', ratio=0.6), Neyman, [Neyman()]])
-def test_policies(policy):
-    with refused('`policy` must be a policy of `mmib.pruning`, such as'):
-        Session(range(SIZE), policy, 6)
+class WithLock(RandomPruning):
+
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
 
 
-def test_a_policy_that_cannot_be_copied():
+class Stream(IterableDataset):
 
-    class WithLock(RandomPruning):
-
-        def __init__(self):
-            super().__init__()
-            self.lock = threading.Lock()
-
-    with refused('WithLock cannot be copied for this run .*lock'):
-        Session(range(SIZE), WithLock(), 6)
+    def __iter__(self):
+        return iter(range(SIZE))
 
 
-@pytest.mark.parametrize('plan, match', [
-    (lambda x, rng: EpochPlan(np.arange(len(x)), np.ones(len(x))), 'float32'),
-    (lambda x, rng: EpochPlan(x > 1, np.ones(len(x), 'f4')), 'be integers'),
-    (lambda x, rng: EpochPlan(np.arange(9), np.ones(1, 'f4')), 'one entry'),
-    (lambda x, rng: x, 'must return an EpochPlan'),
-])
-def test_a_plan_that_cannot_be_trained_on(plan, match):
-    """It is known before the first epoch."""
-    with refused(match):
-        own(plan)
+class StreamWithLength(Stream):
+
+    def __len__(self):
+        return SIZE
+
+
+def weigh(losses=None, slots=None, predictions=None):
+    """Weigh the losses of a first batch of 4, or other ones."""
+    session = own()
+    of_batch, of_slots, _ = first_batch(session)
+    if losses is not None:
+        of_slots = losses(of_slots)
+    try:
+        session.weigh(of_slots, of_batch if slots is None else slots,
+                      predictions)
+    finally:
+        # Nothing counts as weighed.
+        assert session._run.stream.position == 0
+
+
+# Each call, and a keyword of its refusal.
+REFUSALS = [
+    *((partial(Session, range(SIZE), policy, 6), '`policy`')
+      for policy in (0.6, 'Neyman', dict(type='Neyman'), Neyman, [Neyman()])),
+    (partial(Session, range(SIZE), WithLock(), 6), 'WithLock'),
+    # Policies whose plans can't be trained on, before the first epoch.
+    *((partial(own, policy), keyword) for policy, keyword in (
+        (lambda x, rng: EpochPlan(np.arange(len(x)), np.ones(len(x))),
+         '`weights`'),
+        (lambda x, rng: EpochPlan(x > 1, np.ones(len(x), 'f4')), '`indices`'),
+        (lambda x, rng: EpochPlan(np.arange(9), np.ones(1, 'f4')),
+         '`weights`'), (lambda x, rng: x, 'EpochPlan'))),
+    (partial(own, Neyman(), ratio=0.8), '`ratio=0.8`'),
+    *((partial(Session, dataset, epochs=6), keyword)
+      for dataset, keyword in ((DataLoader(range(SIZE), 4), 'DataLoader'),
+                               (Stream(), 'IterableDataset'),
+                               (StreamWithLength(), 'IterableDataset'),
+                               ((x for x in range(SIZE)), 'generator'),
+                               ([], 'empty'))),
+    *((partial(own, **{name: value}), f'`{name}`') for name, values in dict(
+        epochs=(None, 1, 0, -3, 2.5, 6., '6', True),
+        delta=(1.2, -1, math.nan),
+        start=(-0.1, 0.7),
+        ema=(1, -0.1),
+        seed=(-1, 2**63, 0.5, '3')).items() for value in values),
+    *((partial(own, **ranks), '`rank`')
+      for ranks in (dict(rank=0), dict(num_replicas=2),
+                    dict(rank=2, num_replicas=2))),
+    (lambda: first_batch(own(rank=0, num_replicas=2)), '`num_replicas=2`'),
+    (partial(own, delta=0.1), 'Nothing would be pruned'),
+    (partial(own, stream=True, delta=0.2), 'Nothing would be pruned'),
+    (partial(own, stream=True, epochs=3), '4 `epochs`'),
+    *((partial(own().loader, **{
+        'batch_size': 4,
+        name: value
+    }), f'`{name}')
+      for name, value in (('shuffle', True), ('shuffle', False),
+                          ('sampler', [0]), ('batch_sampler', [[0]]),
+                          ('in_order', False))),
+    *((partial(own().loader, size), '`batch_size`')
+      for size in (None, 0, -1, True, 2.5, '4')),
+    *((lambda session=own(stream=stream), size=size: next(
+        iter(session.loader(size, drop_last=True))), '`drop_last`')
+      for stream, size in ((False, 14), (True, 48))),
+    (lambda: own(stream=True).epoch, 'epochs'),
+    (lambda: own().num_steps(4), '`progress`'),
+    # Losses, in the first batch.
+    *((partial(weigh, lambda losses, change=change: change(losses)), keyword)
+      for change, keyword in (
+          (lambda losses: losses.mean(), "reduction='none'"),
+          (lambda losses: losses[:, None], '(4, 1)'),
+          (lambda losses: losses[:, None].expand(4, 2), '(4, 2)'),
+          (lambda losses: losses[:, None, None].expand(4, 2, 2), '(4, 2, 2)'),
+          (lambda losses: losses.mean()[None], '1 losses'),
+          (lambda losses: losses[:3], '`collate_fn`'),
+          (lambda losses: losses.repeat(2), '8 losses'),
+          (lambda losses: losses.mean().item(), 'float'),
+          (lambda losses: [*losses], 'list'))),
+    *((partial(weigh, predictions=predictions), '`predictions`')
+      for predictions in (torch.ones(3, 2), torch.ones(2, 4), torch.tensor(1.),
+                          [torch.ones(4)])),
+    *((partial(weigh, slots=slots), '`slots`')
+      for slots in (torch.arange(4), first_batch(own())[0])),
+    (partial(weigh, slots=[]), '`slots`'),
+]
+
+
+@pytest.mark.parametrize('call, keyword', REFUSALS)
+def test_refusals(call, keyword):
+    with refused(re.escape(keyword)):
+        call()
+
+
+def test_a_batch_may_be_larger_than_the_dataset():
+    for stream, size in ((False, 14), (True, 48)):
+        assert len(first_batch(own(stream=stream), size)[0]) == size - 1
 
 
 def test_a_function_that_counts():
@@ -106,13 +186,11 @@ def test_a_trial_of_a_policy_changes_nothing():
 def test_the_ratio_of_the_default_policy():
     assert repr(own(ratio=0.8)._run.policy) == repr(Neyman(0.8))
     assert own(ratio=0.8, stream=True).num_samples == round(0.8 * 6 * SIZE)
-    with refused('`ratio` .* is for the default policy.* remove `ratio=0.8`'):
-        own(Neyman(), ratio=0.8)
 
 
 @pytest.mark.parametrize('epochs', [2, 3])
 def test_a_run_without_a_full_epoch_at_its_end(epochs):
-    with said('the last epoch is pruned, because `delta=0.85`'):
+    with said('`delta=0.85`'):
         Session(range(SIZE), epochs=epochs)
     with said():
         Session(range(SIZE), epochs=epochs, delta=1)
@@ -130,7 +208,7 @@ def test_tensors_of_which_each_rank_has_a_part(name, tmp_path):
         given = dict(losses=losses, predictions=predictions)
         given[name] = torch.distributed.tensor.distribute_tensor(
             given[name].detach(), mesh).requires_grad_()
-        with refused(f'`{name}` are a DTensor.*`{name}.full_tensor\\(\\)`'):
+        with refused(f'`{name}` are a DTensor'):
             session.weigh(slots=slots, **given)
     finally:
         torch.distributed.destroy_process_group()
@@ -151,62 +229,6 @@ def test_a_function_reads_what_it_read():
     assert len(loop(session, 4)) < 6 * SIZE
 
 
-class Stream(IterableDataset):
-
-    def __iter__(self):
-        return iter(range(SIZE))
-
-
-class StreamWithLength(Stream):
-
-    def __len__(self):
-        return SIZE
-
-
-@pytest.mark.parametrize('dataset, match', [
-    (DataLoader(range(SIZE),
-                4), 'got a DataLoader: give the Session the data'),
-    (Stream(), 'Stream is an IterableDataset, which has no samples to choose'),
-    (StreamWithLength(), 'StreamWithLength is an IterableDataset'),
-    ((x for x in range(SIZE)), 'generator has no length'),
-    ([], 'The dataset of the Session is empty'),
-])
-def test_datasets(dataset, match):
-    with refused(match):
-        Session(dataset, epochs=6)
-
-
-@pytest.mark.parametrize('arguments, match', [
-    *((dict(epochs=epochs), '`epochs` of a Session must be an integer of 2 or '
-       f'more, .* but got {epochs!r}')
-      for epochs in (None, 1, 0, -3, 2.5, 6., '6', True)),
-    *((dict(delta=delta), '`delta` of a Session is the fraction')
-      for delta in (1.2, -1, math.nan)),
-    *((dict(start=start), '`start` of a Session is .* less than `delta=0.7`')
-      for start in (-0.1, 0.7)),
-    *((dict(ema=ema), '`ema` of a Session is the share') for ema in (1, -0.1)),
-    *((kwargs, '`rank` of a Session is a number from 0 to `num_replicas` - 1')
-      for kwargs in (dict(rank=0), dict(num_replicas=2),
-                     dict(rank=2, num_replicas=2))),
-    *((dict(seed=seed), '`seed` of a Session must be an integer from 0')
-      for seed in (-1, 2**63, 0.5, '3')),
-    (dict(delta=0.1), 'Nothing would be pruned: annealing begins after 1 of 6 '
-     'passes'),
-    (dict(stream=True, delta=0.2), 'begins after 0.692 of 3.62 passes'),
-    (dict(stream=True, epochs=3), r'0.6 of 3 `epochs` are 1.77 passes .* '
-     'at least 4 `epochs`'),
-])
-def test_arguments(arguments, match):
-    with refused(match):
-        own(**arguments)
-
-
-def test_more_replicas_than_processes():
-    session = own(rank=0, num_replicas=2)
-    with refused('`num_replicas=2` of the Session does not divide the 1'):
-        next(iter(session.loader(4)))
-
-
 def test_numbers_of_numpy():
     session = own(epochs=np.int64(5), seed=np.int64(3))
     assert loop(session, np.int64(4)) == loop(own(epochs=5), 4)
@@ -214,29 +236,9 @@ def test_numbers_of_numpy():
     state_of(session)
 
 
-# Its loader ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize('arguments, match', [
-    *((dict([(name, value)]), f'`{name}` is not an argument of `Session.load.*'
-       f'has an argument `{instead}`')
-      for name, value, instead in (('shuffle', True, 'shuffle'),
-                                   ('sampler', [0], 'policy'),
-                                   ('batch_sampler', [[0]], 'policy'))),
-    (dict(shuffle=False), '`shuffle` is not an argument'),
-    (dict(in_order=False), 'With `in_order=False`, a DataLoader delivers'),
-    *((dict(batch_size=size), '`batch_size` of `Session.loader` must be a '
-       f'positive integer, but got {size!r}')
-      for size in (None, 0, -1, True, 2.5, '4')),
-])
-def test_arguments_of_a_loader(arguments, match):
-    with refused(match):
-        own().loader(**{'batch_size': 4, **arguments})
-
-
 def test_a_loader_has_no_length():
     loader = own().loader(4)
-    with pytest.raises(TypeError, match='Take `session.progress`'):
+    with pytest.raises(TypeError, match='session.progress'):
         len(loader)
     assert len([*loader]) == 4
     assert not isinstance(loader, DataLoader)
@@ -246,7 +248,7 @@ def test_a_loader_is_no_data_loader():
     """Frameworks look for a sampler to replace, and find none."""
     loader = own().loader(4)
     assert not hasattr(loader, 'sampler')
-    with pytest.raises(AttributeError, match='`skip_first_batches` of'):
+    with pytest.raises(AttributeError, match='skip_first_batches'):
         loader.dataset
 
 
@@ -261,17 +263,6 @@ def test_a_loader_begins_with_its_first_batch():
     assert len([*batches]) == 4
 
 
-@pytest.mark.parametrize('stream, size', [(False, 14), (True, 48)])
-def test_a_batch_that_is_larger_than_the_dataset(stream, size):
-    """With `drop_last` there would be none."""
-    session = own(stream=stream)
-    with refused(
-            f'A step has {size} samples, .*lower `batch_size`, or remove'):
-        next(iter(session.loader(size, drop_last=True)))
-    slots, _ = next(iter(session.loader(size)))
-    assert len(slots) == size - 1
-
-
 def test_older_iterators():
     """What they have delivered may still be weighed."""
     session = own()
@@ -280,28 +271,25 @@ def test_older_iterators():
     slots, _ = next(one)
     other = iter(session.loader(4))
     assert next(other)[0].indices.tolist() == slots.indices.tolist()
-    with refused('A newer iterator of a loader of this Session has begun'):
+    with refused('newer iterator'):
         next(one)
     losses, predictions = losses_of(slots.indices, 0)
     session.weigh(losses, slots, predictions)
     next(other)
 
 
-@pytest.mark.parametrize('stream, match', [
-    (False, 'The 6 `epochs` of the Session are over: let the loop end where '),
-    (True, 'The stream of the Session is over: let the loop end where '),
-])
-def test_after_the_end(stream, match):
+@pytest.mark.parametrize('stream', [False, True])
+def test_after_the_end(stream):
     session = own(stream=stream)
     loop(session, 4)
     assert session.progress == 1
     for size in (4, 3):
-        with refused(match):
+        with refused('over'):
             next(iter(session.loader(size)))
     assert session.progress == 1 and (stream or session.epoch == 6)
     rest = own(stream=stream)
     rest.load_state_dict(state_of(session))
-    with refused(match):
+    with refused('over'):
         next(iter(rest.loader(4)))
     assert rest.progress == 1
 
@@ -312,7 +300,7 @@ def test_a_look_at_the_end_of_a_stream():
     loop(session, 4, 11)
     loader = session.loader(4, drop_last=True)
     assert session.progress < 1
-    with said('the last '):
+    with said('given up'):
         assert next(iter(loader), None) is None
     assert session.progress == 1 and not [*loader]
 
@@ -332,75 +320,14 @@ def test_the_steps_of_a_stream(size, batch_size, drop_last):
     assert session.num_steps(batch_size, drop_last) == expected
 
 
-def test_epochs_do_not_know_their_steps():
-    with refused('does not know its steps before: take `progress`'):
-        own().num_steps(4)
-
-
-def test_a_stream_has_no_epochs():
-    with refused('counts no epochs: take one iterator'):
-        assert own(stream=True).epoch
-
-
 def test_images_that_are_not_there():
     session = own()
     assert session.explain(0) is None
     loop(session, 4, 6)
     assert 'image 12' in str(session.explain(12))
     for index in (-1, SIZE):
-        with refused(f'There is no image {index}'):
+        with refused(f'image {index}'):
             session.explain(index)
-
-
-# Losses and slots ------------------------------------------------------------
-
-
-@pytest.mark.parametrize('change, match', [
-    (lambda losses: losses.mean(), r'have the shape \(\), .*reduction=.none'),
-    (lambda losses: losses.mean()[None], '1 losses were given for 4 slots'),
-    (lambda losses: losses[:, None], r'the shape \(4, 1\), .*reduction=.none'),
-    (lambda losses: losses[:, None].expand(4, 2), r'the shape \(4, 2\), '),
-    (lambda losses: losses[:, None, None].expand(4, 2, 2), r'\(4, 2, 2\), '),
-    (lambda losses: losses[:3], '3 losses were given for 4 slots.*collate_fn'),
-    (lambda losses: losses.repeat(2), '8 losses were given for 4 slots'),
-    (lambda losses: losses.mean().item(), 'losses` are of type float'),
-    (lambda losses: [*losses], 'losses` are of type list'),
-])
-def test_losses(change, match):
-    """They are refused in the first batch, and nothing counts as weighed."""
-    session = own()
-    slots, losses, _ = first_batch(session)
-    with refused(match):
-        session.weigh(change(losses), slots)
-    assert session._run.stream.position == 0
-    assert len(loop(session, 4)) == len(loop(own(), 4))
-
-
-@pytest.mark.parametrize('predictions, match', [
-    (torch.ones(3, 2), r'`predictions` have the shape \(3, 2\)'),
-    (torch.ones(2, 4), r'`predictions` have the shape \(2, 4\)'),
-    (torch.tensor(1.), r'`predictions` have the shape \(\)'),
-    ([torch.ones(4)], '`predictions` are of type list'),
-])
-def test_predictions(predictions, match):
-    session = own()
-    slots, losses, _ = first_batch(session)
-    with refused(match):
-        session.weigh(losses, slots, predictions)
-
-
-@pytest.mark.parametrize('slots, match', [
-    (None, '`slots` are of type NoneType: hand on the slots that the loader'),
-    (torch.arange(4), '`slots` are of type Tensor'),
-    ('of another', '`slots` belong to another Session'),
-])
-def test_slots(slots, match):
-    session = own()
-    _, losses, predictions = first_batch(session)
-    if slots == 'of another' if isinstance(slots, str) else False:
-        slots = first_batch(own())[0]
-    with refused(match):
-        session.weigh(losses, slots, predictions)
 
 
 # What is said ----------------------------------------------------------------
@@ -420,7 +347,7 @@ def test_losses_stand_in_for_norms(scale):
     """If the first epoch has none, said once. Any loss is a score, also -1.
     Negative losses are no norms, so V is unknown."""
     session = own(RandomPruning(0.5))
-    with said('the gradient at the predictions cannot be seen, so V'):
+    with said('gradient'):
         for _ in range(3):
             for slots, _ in session.loader(4):
                 step(session, slots, scale, with_norms=False)
@@ -478,7 +405,7 @@ def test_losses_that_are_not_finite():
         losses = torch.where(images == 7, torch.nan, losses)
         losses = torch.where(images == 9, torch.inf, losses)
         session.weigh(losses, slots)
-    with said('2 scores of images were NaN or infinite, 2 so far'):
+    with said('2 scores'):
         session.state_dict()
     tables = audit.run.table
     assert tables.scores[[7, 9]].tolist() == [1, 1]
@@ -489,7 +416,7 @@ def test_losses_that_are_not_finite():
 def test_a_budget_that_cannot_be_met():
     """The first plan may know too few scores, so this is said once, later."""
     session = own(Neyman(ratio=0.3, min_keep=0.3))
-    with said('the budget needs a kept share of'):
+    with said('budget'):
         steps = loop(session, 4)
     assert len(steps) > 0.3 * 6 * SIZE / 4
 
@@ -498,9 +425,8 @@ def test_epochs_without_a_batch():
     """With `drop_last` an epoch whose plan fills no batch is over, and the
     loop gets a warning."""
     session, sizes = own(RandomPruning(0.5)), []
-    with said(
-            *(f'nothing is trained on in epoch {epoch}, because its plan has '
-              '7 images' for epoch in (2, 3, 4))):
+    with said(*(f'nothing is trained on in epoch {epoch}'
+                for epoch in (2, 3, 4))):
         while session.epoch < 6:
             assert session.epoch == len(sizes)
             sizes.append(0)
@@ -514,9 +440,7 @@ def test_epochs_without_a_batch():
 def test_predictions_that_are_no_part_of_the_graph():
     """A slice of the predictions that is made after the losses."""
     session = own()
-    with said('the gradient at the predictions cannot be seen, so V, what the '
-              'choice of images is worth, is estimated from the losses. For a '
-              'better estimate, give `weigh` the tensor that'):
+    with said('estimated from the losses'):
         while session.epoch < 3:
             for slots, _ in session.loader(4):
                 losses, logits = losses_of(slots.indices, 0)
@@ -528,9 +452,7 @@ def test_a_resumed_run_may_have_fewer_epochs():
     while session.epoch < 4:
         for slots, _ in session.loader(4):
             step(session, slots)
-    with said(
-            'the run goes on, and annealing begins after 2 passes instead of '
-            '4.'):
+    with said('2 passes instead of 4'):
         shorter.load_state_dict(state_of(session))
     assert shorter.epoch == 4 and shorter.progress == 1
 
@@ -540,8 +462,8 @@ def test_a_loop_that_forgets_its_losses():
     never end."""
     for stream in (False, True):
         session = own(stream=stream)
-        with said('an iterator of the loader has ended, and nothing was weig'):
-            with refused('Once more an iterator .* `session.weigh`'):
+        with said('nothing was weighed'):
+            with refused('`session.weigh`'):
                 while session.progress < 1:
                     for slots, _ in session.loader(4):
                         pass
@@ -551,11 +473,10 @@ def test_a_loop_that_forgets_its_losses():
 def test_a_stream_that_forgets_its_losses():
     """It is told after a pass, and at its end."""
     session = own(stream=True)
-    with said('26 batches were delivered, and nothing was weighed',
-              'an iterator of the loader has ended, and nothing was weighed'):
+    with said(*2 * ['nothing was weighed']):
         assert len([*session.loader(1)]) == 47
     session = own(stream=True)
-    with said('an iterator of the loader has ended, and nothing was weighed'):
+    with said('nothing was weighed'):
         assert len([*session.loader(16)]) == 3
 
 
@@ -577,7 +498,7 @@ def test_a_stream_whose_batches_are_held(held, workers):
 def test_batches_that_come_again():
     """`itertools.cycle` keeps the batches of the first epoch."""
     session = own()
-    with said('batches of an iterator that has ended are trained on again'):
+    with said('trained on again'):
         for slots, _ in itertools.islice(
                 itertools.cycle(session.loader(4)), 12):
             step(session, slots)
@@ -606,7 +527,7 @@ class EndsEarly(Samples):
 def test_a_dataset_that_stops_iterating(stream, workers):
     """torch takes this for the end of its loader."""
     session = Session(EndsEarly(20), epochs=6, stream=stream, seed=0)
-    with refused('did not arrive, as if .* raised StopIteration'):
+    with refused('StopIteration'):
         for slots, _ in session.loader(4, **workers):
             step(session, slots)
 
@@ -617,7 +538,7 @@ def test_a_look_after_going_back():
     state = state_of(session)
     loop(session, 4, 6)
     session.load_state_dict(state)
-    with said('an iterator of the loader has ended, and nothing was weig'):
+    with said('nothing was weighed'):
         for _ in range(2):
             for _ in session.loader(4):
                 pass
