@@ -279,6 +279,13 @@ class InfoBatchHook(Hook):
         if self._steps is not None:
             begin_epoch(runner, self.run, self._iterations, self._steps)
 
+    def before_train_iter(self,
+                          runner: Runner,
+                          batch_idx: int,
+                          data_batch: Optional[dict] = None) -> None:
+        """Look at the masks of the first batches."""
+        self._first_masks.see(data_batch)
+
     def begin_step(self, runner: Runner, batch_idx: int,
                    data_batch: Any) -> None:
         """Set the weights of this batch, after all other hooks."""
@@ -292,7 +299,6 @@ class InfoBatchHook(Hook):
         run = self.run
         size = self._sampler.batch_size(runner.train_dataloader.batch_size)
         check_batch(data_batch, size)
-        self._first_masks.see(data_batch)
         slots = self._slots = run.stream.batch(run.stream.position, size,
                                                run.world)
         for plan in run.stream.begun(run.stream.position, slots.end):

@@ -39,11 +39,15 @@ class FirstMasks:
         """Look at the masks of a batch, before the step."""
         samples = data_batch.get('data_samples') if isinstance(
             data_batch, Mapping) else None
-        if self._left <= 0 or not samples or 'gt_sem_seg' not in samples[0]:
+        # Masks on the training device are left alone: a copy would wait.
+        is_known = isinstance(samples, (list, tuple)) and all(
+            'gt_sem_seg' in each and not each.gt_sem_seg.data.is_cuda
+            for each in samples)
+        if self._left <= 0 or not samples or not is_known:
             self._left = 0
             return
         for sample in samples:
-            labels = sample.gt_sem_seg.data.cpu().numpy().ravel()
+            labels = sample.gt_sem_seg.data.numpy().ravel()
             labels = labels[(labels >= 0) & (labels < 256)]
             self._pixels += np.bincount(labels, minlength=256)
         self._masks += len(samples)
