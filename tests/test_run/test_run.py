@@ -134,12 +134,12 @@ def test_a_budget_does_not_depend_on_the_ranks(worlds):
             run, size = training.run, sizes[epoch % len(sizes)]
             run.begin(World(0, size))
             run.next_plan(training.step)
-            run.fit(training.step)
+            run.go_on_with(run.rest_for(training.step))
             run.stream.advance(run.stream.newest.first_slot + 3)
             # Another number of ranks has the rest.
             run.begin(World(0, sizes[-1]))
             run.load_state_dict(state_of(run))
-            run.fit(training.step)
+            run.go_on_with(run.rest_for(training.step))
             run.stream.advance(run.stream.end)
         kept[sizes] = [record.kept for record, _ in training.plans]
     one, several = kept.values()
