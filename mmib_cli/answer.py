@@ -10,8 +10,9 @@ from mmengine.config import Config
 from mmengine.registry import HOOKS
 
 from mmib.openmmlab.config.outlook import forecast_of
-from mmib.openmmlab.config.parts import infobatch_hooks, length_of, type_name
+from mmib.openmmlab.config.parts import infobatch_hooks, length_of
 from mmib.openmmlab.hook import InfoBatchHook
+from mmib.openmmlab.registry import type_name
 from mmib.openmmlab.runner.mean_weight import decide_mean_weight
 from mmib.pruning import Policy
 

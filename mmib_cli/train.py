@@ -16,8 +16,8 @@ from mmengine.registry import DATASETS, HOOKS, DefaultScope
 import mmib
 from mmib.errors import Refusal
 from mmib.labels.config import listed_images, lists_checksum
-from mmib.openmmlab.config.parts import (hooks_of, infobatch_hooks, length_of,
-                                         type_name)
+from mmib.openmmlab.config.parts import hooks_of, infobatch_hooks, length_of
+from mmib.openmmlab.registry import type_name
 from mmib.pruning import Neyman
 
 from .answer import answer

@@ -81,6 +81,17 @@ def test_arrows_go_down():
     assert not wrong, '\n'.join(wrong)
 
 
+def test_no_circles_in_openmmlab():
+    """Nor between the folders of the half of MMEngine."""
+    levels = 'config', 'console', 'runner', 'data', 'tasks'
+    for path in ROOT.glob('mmib/openmmlab/*/*.py'):
+        own = levels.index(path.parent.name)
+        for line, name in imports_of(path):
+            if name.startswith('mmib.openmmlab.'):
+                other = name.split('.')[2]
+                assert other not in levels[:own], f'{path}:{line}: {name}'
+
+
 def test_the_list_of_rooms_is_that_of_the_files():
     rooms = {*map(room_of_file, FILES)} - {*OUTSIDE}
     assert rooms == {*LEVELS} - {*ROOMS[0].split()}

@@ -7,7 +7,8 @@ from typing import Optional, Sequence, Tuple, Union
 from mmengine.config import Config
 
 from ..errors import Refusal
-from ..openmmlab.config.parts import add_import, type_name
+from ..openmmlab.config.parts import add_import
+from ..openmmlab.registry import type_name
 from .listed_images import ListedImages
 from .lists import entries_of
 from .masks import masks_checksum

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""The registry of policies.
+"""The registry of policies, and names of types in configs.
 
 Hook, sampler and loss are in the root registries of MMEngine, where configs of
 any scope find them.
@@ -20,6 +20,14 @@ POLICIES = Registry('policy', scope='mmib', locations=['mmib.plans'])
 for policy_type in (plans.EpsilonGreedy, plans.MeanThreshold, plans.Neyman,
                     plans.QuantileTiers, plans.RandomPruning, plans.ScoreOnly):
     POLICIES.register_module(module=policy_type)
+
+
+def type_name(node: dict) -> str:
+    """Return the name of a ``type``, which is a class, or a string with or
+    without scope."""
+    kind = node.get('type')
+    return kind.__name__ if inspect.isclass(kind) else str(kind).rpartition(
+        '.')[-1]
 
 
 def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:

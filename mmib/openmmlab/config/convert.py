@@ -10,11 +10,11 @@ from mmengine.config import Config
 from ...errors import Refusal
 from ...plans import Neyman, Policy
 from ..hook import InfoBatchHook
-from ..registry import POLICIES
+from ..registry import POLICIES, type_name
 from ..runner.checks import check_shares, no_batch_sampler
 from ..sampler import BASELINES
 from .outlook import forecast_of
-from .parts import add_import, check_baseline, length_of, type_name
+from .parts import add_import, check_baseline, length_of
 from .schedule import shorten
 
 _UNPAIRED = ('Mixup', 'CutMix', 'ResizeMix')

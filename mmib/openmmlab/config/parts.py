@@ -8,6 +8,7 @@ from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 
 from ...errors import Refusal
+from ..registry import type_name
 from ..runner.checks import needs_known_loop
 
 LENGTH_FIELD = dict(iteration='max_iters', epoch='max_epochs')
@@ -19,13 +20,6 @@ _FORMS = dict(
     default_hooks='dict(checkpoint=dict(...))',
     custom_hooks='[dict(type=...)]',
     custom_imports='dict(imports=[...])')
-
-
-def type_name(node: dict) -> str:
-    """Return the name of a ``type``, which is a class, or a string with or
-    without scope."""
-    kind = node.get('type')
-    return kind.__name__ if isclass(kind) else str(kind).rpartition('.')[-1]
 
 
 def check_parts(cfg: Config) -> None:

@@ -14,11 +14,11 @@ from mmengine.config import Config
 from ...errors import Refusal
 from ...plans import Policy
 from ..hook import InfoBatchHook
+from ..registry import type_name
 from ..runner.mean_weight import decide_mean_weight
 from ..step_scale import no_scale
 from .outlook import forecast_of
-from .parts import (LENGTH_FIELD, add_import, check_baseline, length_of,
-                    type_name)
+from .parts import LENGTH_FIELD, add_import, check_baseline, length_of
 
 # MMEngine registers a scheduler of each kind for the learning rate, the
 # momentum and any parameter. `PolyLRRatio` is one of MMSegmentation.

@@ -5,7 +5,7 @@ from typing import Any, Iterator, Optional, Tuple
 from torch.nn.utils import clip_grad_norm_
 
 from ...run.mean_weight import MeanWeight, mean_weight_for
-from ..config.parts import type_name
+from ..registry import type_name
 
 
 def decide_mean_weight(normalize: Optional[bool],
