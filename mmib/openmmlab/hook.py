@@ -225,8 +225,10 @@ class InfoBatchHook(Hook):
                       '`train_dataloader.dataset` has, or of the same images '
                       'in another order')
         if reason is not None:
-            # Another version may have no part of this hook.
-            saved = state.get('iterations', {}).get('saved', 0.)
+            # The state of a Session has no iterations.
+            if 'iterations' in state:
+                check_form(state, dict(iterations=dict(saved=0.)))
+            saved = state.get('iterations', dict(saved=0.))['saved']
             self._start_afresh(runner, reason, saved)
             return
         iterations = self._iterations

@@ -67,7 +67,7 @@ class QuantileTiers(Policy):
         for ratio in ratios:
             check_ratio(ratio, 'ratios')
         self.quantiles = tuple(map(float, quantiles))
-        self.ratios = tuple(ratios)
+        self.ratios = tuple(map(float, ratios))
         self.rescale = rescale
 
     def expected_share(self, progress: Progress) -> float:

@@ -7,6 +7,9 @@ import numpy as np
 
 from ..errors import Refusal
 
+# The tier of each slot is an int16.
+_MOST_TIERS = np.iinfo(np.int16).max
+
 
 class Tier(NamedTuple):
     """A band of scores with one pruning ratio.
@@ -169,8 +172,34 @@ def checked(plan: Any, pass_length: int) -> EpochPlan:
     """
     if not isinstance(plan, EpochPlan):
         raise Refusal(f'the policy must return an EpochPlan, but got {plan!r}')
+    indices, weights = _checked_slots(plan, pass_length)
+    try:
+        # JSON has no infinite numbers.
+        threshold = float(plan.threshold)
+        threshold = threshold if np.isfinite(threshold) else 0.
+    except (TypeError, ValueError):
+        raise Refusal('`threshold` must be a number, but got '
+                      f'{plan.threshold!r}') from None
+    tier_of_slot, tiers = _checked_tiers(plan, indices.shape)
+    if plan.is_full and (len(indices) != pass_length or (weights != 1).any() or
+                         (np.bincount(indices) != 1).any()):
+        raise Refusal('`EpochPlan.full` must have each image once and all '
+                      f'weights 1, but has {len(np.unique(indices))} of '
+                      f'{pass_length} images in {len(indices)} slots: return '
+                      '`EpochPlan(indices, weights)` for a part of the images')
+    return replace(
+        plan,
+        indices=indices,
+        weights=weights,
+        threshold=threshold,
+        tier_of_slot=tier_of_slot,
+        tiers=tiers)
+
+
+def _checked_slots(plan: EpochPlan,
+                   pass_length: int) -> Tuple[np.ndarray, np.ndarray]:
+    """Return the indices and the weights of a plan."""
     indices, weights = np.asarray(plan.indices), np.asarray(plan.weights)
-    tier_of_slot = np.asarray(plan.tier_of_slot)
     if indices.size == 0:
         raise Refusal('the policy pruned every image')
     if not np.issubdtype(indices.dtype, np.integer):
@@ -190,22 +219,26 @@ def checked(plan: Any, pass_length: int) -> EpochPlan:
     if not 0 < weights.sum() < np.inf or weights.min() < 0:
         raise Refusal('`weights` must be finite and not negative, and '
                       'not all of them 0')
+    return indices.astype(np.int64, copy=False), weights
+
+
+def _checked_tiers(
+        plan: EpochPlan,
+        shape: Tuple[int, ...]) -> Tuple[np.ndarray, Tuple[Tier, ...]]:
+    """Return the tier of each slot, and the tiers of a plan."""
+    tier_of_slot = np.asarray(plan.tier_of_slot)
     if (not np.issubdtype(tier_of_slot.dtype, np.integer)
-            or tier_of_slot.shape != indices.shape):
+            or tier_of_slot.shape != shape):
         raise Refusal('`tier_of_slot` must be integers and have one entry for '
                       'each slot')
-    try:
-        # JSON has no infinite numbers.
-        threshold = float(plan.threshold)
-        threshold = threshold if np.isfinite(threshold) else 0.
-    except (TypeError, ValueError):
-        raise Refusal('`threshold` must be a number, but got '
-                      f'{plan.threshold!r}') from None
     try:
         tiers = tuple(_checked_tier(*tier) for tier in plan.tiers)
     except (TypeError, ValueError):
         raise Refusal('`tiers` must be Tier(size, kept) for each tier, but '
                       f'got {plan.tiers!r}') from None
+    if len(tiers) > _MOST_TIERS:
+        raise Refusal(f'a plan can have {_MOST_TIERS} `tiers` at most, but '
+                      f'has {len(tiers)}')
     is_below = tier_of_slot.min() < (0 if plan.is_full else 1)
     if is_below or tier_of_slot.max() > max(len(tiers), 1):
         raise Refusal(
@@ -214,19 +247,7 @@ def checked(plan: Any, pass_length: int) -> EpochPlan:
     if any(tier.kept for tier in tiers[1:]) and (tier_of_slot == 1).all():
         raise Refusal('all slots are of the first of several `tiers`: give '
                       '`tier_of_slot`, the tier of each slot, from 1')
-    if plan.is_full and (len(indices) != pass_length or (weights != 1).any() or
-                         (np.bincount(indices) != 1).any()):
-        raise Refusal('`EpochPlan.full` must have each image once and all '
-                      f'weights 1, but has {len(np.unique(indices))} of '
-                      f'{pass_length} images in {len(indices)} slots: return '
-                      '`EpochPlan(indices, weights)` for a part of the images')
-    return replace(
-        plan,
-        indices=indices.astype(np.int64, copy=False),
-        weights=weights,
-        threshold=threshold,
-        tier_of_slot=tier_of_slot.astype(np.int16, copy=False),
-        tiers=tiers)
+    return tier_of_slot.astype(np.int16, copy=False), tiers
 
 
 def _checked_tier(size: Any,

@@ -6,7 +6,7 @@ import math
 import numbers
 import operator
 import re
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -154,6 +154,21 @@ def check_values(state: Dict[str, Any], num_indices: int) -> None:
     Raises:
         Refusal: If the state is damaged.
     """
+    for where, (found, expected) in _lengths(state).items():
+        if found != expected:
+            raise damaged(where, 'has another length than what belongs to it')
+    for where, value in _counts(state).items():
+        if not (isinstance(value, numbers.Integral)
+                and 0 <= int(value) < 2**63):
+            raise damaged(where, 'has a value out of range')
+    for where, is_in_range in _ranges(state, num_indices).items():
+        if not is_in_range:
+            raise damaged(where, 'has a value out of range')
+
+
+def _lengths(state: Dict[str, Any]) -> Dict[str, Tuple[Any, Any]]:
+    """Return the length of each column of a state, and the length that the
+    column should have."""
     stream, tables = state['stream'], state['tables']
     pass_length = state['schedule']['pass_length']
     plans, size = stream['plans'], len(stream['indices'])
@@ -162,7 +177,7 @@ def check_values(state: Dict[str, Any], num_indices: int) -> None:
         for plan in plans if plan['keeps'] is not None
     }
     scores = state['reading']['scores']
-    lengths = {
+    return {
         'records': (len(state['records']), len(plans)),
         'stream.plans': (sum(plan['size'] for plan in plans), size),
         'stream.plans.keeps': (packed | {-(-pass_length // 8)},
@@ -178,11 +193,36 @@ def check_values(state: Dict[str, Any], num_indices: int) -> None:
             for name in ('averages', 'last_visit', 'visits', 'pruned')
         }
     }
-    for where, (found, expected) in lengths.items():
-        if found != expected:
-            raise damaged(where, 'has another length than what belongs to it')
+
+
+def _counts(state: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the values of a state that must be counts."""
+    stream = state['stream']
+    counts = {
+        'seed': state['seed'],
+        'plans_checksum': state['plans_checksum'],
+        'stream.position': stream['position'],
+        'stream.repeated': stream['repeated'],
+        'baseline.used': state['baseline']['used'],
+        'schedule.fresh_from': state['schedule']['fresh_from'],
+        'tables.non_finite': state['tables']['non_finite']
+    }
+    for i, plan in enumerate(stream['plans']):
+        for name in ('first_slot', 'kept', 'size'):
+            counts[f'stream.plans.{i}.{name}'] = plan[name]
+    return counts
+
+
+def _ranges(state: Dict[str, Any], num_indices: int) -> Dict[str, bool]:
+    """Return whether each other value of a state is in its range."""
+    stream, tables = state['stream'], state['tables']
+    plans, scores = stream['plans'], state['reading']['scores']
     weights = torch.stack([stream['weights'], stream['relative_weights']])
-    ranges = {
+    zero, ratio = state['schedule']['zero'], state['reading']['mean_ratio']
+    finite = [stream['covered'], *zero]
+    for plan in plans:
+        finite += [plan['covered'], plan['mean_weight']]
+    return {
         'stream.indices': bool(((stream['indices'] >= 0) &
                                 (stream['indices'] < num_indices)).all()),
         'stream.weights': bool((weights.isfinite() & (weights >= 0)).all()),
@@ -191,28 +231,6 @@ def check_values(state: Dict[str, Any], num_indices: int) -> None:
         'tables.scores': bool(tables['scores'].isfinite().all()),
         'tables.averages': bool(tables['averages'].isfinite().all()),
         'baseline': state['baseline']['used'] <= num_indices,
-    }
-    zero, ratio = state['schedule']['zero'], state['reading']['mean_ratio']
-    finite = [stream['covered'], *zero]
-    for plan in plans:
-        finite += [plan['covered'], plan['mean_weight']]
-    whole = {
-        'seed': state['seed'],
-        'plans_checksum': state['plans_checksum'],
-        'stream.position': stream['position'],
-        'stream.repeated': stream['repeated'],
-        'baseline.used': state['baseline']['used'],
-        'schedule.fresh_from': state['schedule']['fresh_from'],
-        'tables.non_finite': tables['non_finite']
-    }
-    for i, plan in enumerate(plans):
-        for name in ('first_slot', 'kept', 'size'):
-            whole[f'stream.plans.{i}.{name}'] = plan[name]
-    ranges.update({
-        where: isinstance(value, numbers.Integral) and 0 <= int(value) < 2**63
-        for where, value in whole.items()
-    })
-    ranges.update({
         'schedule.zero': len(zero) == 2
         and (state['schedule']['by_epoch'] or float(zero[0]).is_integer()),
         'reading.mean_ratio': len(ratio) == len(MeanRatio._fields)
@@ -221,10 +239,7 @@ def check_values(state: Dict[str, Any], num_indices: int) -> None:
         'stream.plans.mean_weight': all(plan['mean_weight'] > 0
                                         for plan in plans),
         'tables.sums': tables['sums'].shape[1] == len(MOMENTS) + 1,
-    })
-    for where, is_in_range in ranges.items():
-        if not is_in_range:
-            raise damaged(where, 'has a value out of range')
+    }
 
 
 def what_changed(state: Dict[str, Any],
@@ -288,48 +303,17 @@ def _from_version_3(state: Dict[str, Any]) -> Dict[str, Any]:
     """Return a state of version 3 as a state of version 4. Version 3 counted
     iterations, had a column with the mean weight of the plan of each slot, and
     knew of the newest plan alone which images the plan keeps."""
-    ledger, schedule, memory = (
-        state[name] for name in ('ledger', 'schedule', 'memory'))
-    position, records = ledger['position'], state['plans']
-    pass_length = schedule['pass_length']
-    by_epoch = schedule['unit'] == 'epoch'
-    covered = float(position)
-    if records:
-        current = records[0]
-        done = (position - current['first_slot']) / current['kept']
-        covered = (current['covered'] + min(done, 1.)) * pass_length
-    end = position + len(ledger['indices'])
-    starts = [position] + [
-        max(record['first_slot'], position) for record in records[1:]
-    ]
-    plans = []
-    for record, start, stop in zip(records, starts, [*starts[1:], end]):
-        means = ledger['means'][start - position:stop - position]
-        is_newest = record is records[-1]
-        plans.append(
-            dict(
-                first_slot=record['first_slot'],
-                covered=record['covered'] * pass_length,
-                kept=record['kept'],
-                annealing=record['annealing'],
-                mean_weight=float(means[0])
-                if len(means) else record['mean_weight'],
-                keeps=memory['kept'] if is_newest else None,
-                size=stop - start))
+    schedule, memory = state['schedule'], state['memory']
+    stream = _stream_of_version_3(state)
+    position, covered = stream['position'], stream['covered']
+    pass_length, size = schedule['pass_length'], schedule['slots_per_iter']
     iteration, saved = state['iteration'], state['saved_iters']
-    size = schedule['slots_per_iter']
+    by_epoch = schedule['unit'] == 'epoch'
     zero = [schedule.get('unspent', 0.), 0]
     if not by_epoch:
         zero = [
             position - iteration * size, covered - (iteration + saved) * size
         ]
-    # Those of earlier plans aren't known.
-    repeated = 0
-    if records:
-        newest = records[-1]
-        repeated = max(end - newest['first_slot'] - newest['kept'], 0)
-    columns = {name: ledger[name] for name in ('indices', 'weights', 'tiers')}
-    columns['relative_weights'] = ledger['weights'] / ledger['means']
     gone = ('ledger', 'passes', 'plans', 'memory', 'iteration', 'epoch',
             'saved_iters')
     reading = {
@@ -342,13 +326,8 @@ def _from_version_3(state: Dict[str, Any]) -> Dict[str, Any]:
          for key in state if key not in gone},
         version=VERSION,
         policy_type=_moved(state['policy_type']),
-        stream=dict(
-            columns,
-            position=position,
-            covered=covered,
-            repeated=repeated,
-            plans=plans),
-        records=records,
+        stream=stream,
+        records=state['plans'],
         baseline=state['passes'],
         schedule=dict(
             by_epoch=by_epoch,
@@ -364,6 +343,46 @@ def _from_version_3(state: Dict[str, Any]) -> Dict[str, Any]:
             saved=saved,
             slots_per_iter=size,
             annealing_at=schedule['annealing_at']))
+
+
+def _stream_of_version_3(state: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the state of the stream of a state of version 3."""
+    ledger, records = state['ledger'], state['plans']
+    position, pass_length = (ledger['position'],
+                             state['schedule']['pass_length'])
+    end = position + len(ledger['indices'])
+    # What was repeated of earlier plans isn't known.
+    covered, repeated = float(position), 0
+    if records:
+        current, newest = records[0], records[-1]
+        done = (position - current['first_slot']) / current['kept']
+        covered = (current['covered'] + min(done, 1.)) * pass_length
+        repeated = max(end - newest['first_slot'] - newest['kept'], 0)
+    starts = [position] + [
+        max(record['first_slot'], position) for record in records[1:]
+    ]
+    plans = []
+    for record, start, stop in zip(records, starts, [*starts[1:], end]):
+        means = ledger['means'][start - position:stop - position]
+        is_newest = record is records[-1]
+        plans.append(
+            dict(
+                first_slot=record['first_slot'],
+                covered=record['covered'] * pass_length,
+                kept=record['kept'],
+                annealing=record['annealing'],
+                mean_weight=float(means[0])
+                if len(means) else record['mean_weight'],
+                keeps=state['memory']['kept'] if is_newest else None,
+                size=stop - start))
+    columns = {name: ledger[name] for name in ('indices', 'weights', 'tiers')}
+    return dict(
+        columns,
+        relative_weights=ledger['weights'] / ledger['means'],
+        position=position,
+        covered=covered,
+        repeated=repeated,
+        plans=plans)
 
 
 def _moved(policy_type: str) -> str:

@@ -311,6 +311,16 @@ def test_other_images(finished, tmp_path):
     assert {weight for _, weight in slots(steps)[:11]} == {1}
 
 
+def test_other_images_and_a_damaged_state(finished, tmp_path):
+    path = with_state(
+        finished[0] / 'iter_14.pth',
+        tmp_path / 'other.pth',
+        images_checksum=1,
+        iterations='x')
+    with pytest.raises(Refusal, match='`iterations` is'):
+        resume(tmp_path, path)
+
+
 def test_a_state_of_another_version(finished, tmp_path):
     """As of before 1.0.0: refused before the first step."""
     path = with_state(

@@ -59,6 +59,7 @@ NO_WEIGHT = 'finite and not negative'
     (dict(tiers=[(1, 2, 3, 4, 5)]), '`tiers` must be Tier'),
     (dict(tiers=[(1, 2, 'x')]), '`tiers` must be Tier'),
     (dict(tiers=None), '`tiers` must be Tier'),
+    (dict(tiers=40000 * [(1, 1)]), '32767 `tiers` at most'),
     (None, 'must return an EpochPlan'),
 ])
 def test_plans_that_cannot_be_trained_on(changes, message):

@@ -179,6 +179,12 @@ def test_arguments_out_of_range(policy, name, values, match):
             policy(**{name: value})
 
 
+def test_arrays_as_arguments():
+    """They are the same policy, also in a state."""
+    policy = QuantileTiers(np.array([0.2, 0.85]), np.float32([0.75, 0.5]))
+    assert repr(policy) == repr(QuantileTiers((0.2, 0.85), (0.75, 0.5)))
+
+
 class Stateful:
     """Of a user, and not derived from Policy: its state would be lost."""
 
