@@ -52,7 +52,7 @@ def edges(size):
         print,
         seed=0,
         every_rank_trains=True)
-    run.begin(world)
+    run.set_ranks(world)
     stream, batch_size = run.stream, BATCH_SIZE // world.size
     losses = torch.from_numpy(
         np.random.default_rng(world.rank).lognormal(size=batch_size)).float()

@@ -85,11 +85,22 @@ class Dealer:
     The stream has one position: the end of the newest batch with a weighed
     slot. Slots before the position were trained on or given up, and the next
     iterator begins at the position. Therefore a look at the first batch, a
-    ``break``, an exception, a retry and a resume need no special case. If the
-    rest of a plan has to be cut for another batch size, the iterator deals
-    from a copy of the stream. The run takes over the copy when a slot of the
-    copy is weighed, or all of its slots were delivered. Until then slots of
-    older iterators may be weighed.
+    ``break``, an exception, a retry and a resume need no special case.
+
+    If the rest of a plan has to be cut for another batch size, the iterator
+    deals from a copy of the stream. What is weighed first decides whether the
+    run takes over the copy, see :class:`Weighed`:
+
+    ============  ================  =========================================
+    Weighed       Stream of the     Slots that may be weighed from then on
+                  run
+    ============  ================  =========================================
+    ``NOTHING``   As it was         Those of the copy, and older ones
+    ``REST``      The copy          Those of the copy
+    ``OLDER``     As it was         Older ones; the iterator is refused
+    ============  ================  =========================================
+
+    An iterator that has delivered all slots of the copy counts as ``REST``.
 
     Args:
         run (Run): The run.
@@ -125,7 +136,7 @@ class Dealer:
                     'number of groups of processes that train on the same '
                     'batches.')
             self._has_ranks = True
-            run.begin(now, random_seed() if run.seed is None else None)
+            run.set_ranks(now, random_seed() if run.seed is None else None)
         elif now != run.world:
             raise Refusal(
                 f'The Session has begun as rank {run.world.rank} of '
@@ -168,7 +179,7 @@ class Dealer:
                 run.go_on_with(rest)
                 rest = None
         else:
-            if self.has_ended and not may_be_empty:
+            if self.is_stream_over and not may_be_empty:
                 raise _over('The stream of the Session is over')
             self._check_step(step, run.schedule.length)
         end = run.schedule.stream_end
@@ -413,7 +424,7 @@ class Dealer:
         self._weighed_until = 0
 
     @property
-    def has_ended(self) -> bool:
+    def is_stream_over(self) -> bool:
         """bool: Whether the stream has fewer slots left than there are ranks.
         """
         run = self._run
@@ -421,7 +432,7 @@ class Dealer:
         return end is not None and end - run.stream.position < run.world.size
 
     @property
-    def is_over(self) -> bool:
+    def is_plan_over(self) -> bool:
         """bool: Whether the position is at the end of the open plan."""
         return self._run.stream.left == 0
 

@@ -328,13 +328,13 @@ class Session:
             raise Refusal(
                 'A Session with `stream=True` counts no epochs: take one '
                 'iterator of the loader, and `progress` for schedules.')
-        return self._run.epoch - (not self._dealer.is_over)
+        return self._run.epoch - (not self._dealer.is_plan_over)
 
     @property
     def progress(self) -> float:
         """float: How much of the run is over, in [0, 1], for schedules."""
         run, schedule = self._run, self._run.schedule
-        if not schedule.by_epoch and self._dealer.has_ended:
+        if not schedule.by_epoch and self._dealer.is_stream_over:
             return 1.
         # A resumed run may be shorter than before.
         return min(schedule.clock(run.stream.place) / schedule.length, 1.)

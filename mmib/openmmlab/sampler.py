@@ -147,7 +147,7 @@ class InfoBatchSampler(DefaultSampler):
         if self._num_readers > 1 and not run.schedule.by_epoch:
             raise _other_reader()
         self._run = run
-        run.begin(World(self.rank, self.world_size))
+        run.set_ranks(World(self.rank, self.world_size))
         in_flight, self._cursor = self._cursor, run.stream.position
         if run.stream.position > 0:
             # After a resume, the loop reads with a new iterator.

@@ -68,8 +68,9 @@ def read(table: ImageTable, reading: Reading, pass_length: int) -> Reading:
 
 def draw(policy: Policy, schedule: Schedule, reading: Reading, place: Place,
          step: Optional[StepSize], rng: np.random.Generator,
-         normalize: bool) -> Optional[EpochPlan]:
-    """Draw the next plan. Only ``rng`` and the policy change.
+         normalize: bool) -> EpochPlan:
+    """Draw the next plan: a full plan if nothing is to be pruned yet, or no
+    more. Only ``rng`` and the policy change.
 
     Args:
         policy (Policy): Draws the plans that prune.
@@ -80,14 +81,10 @@ def draw(policy: Policy, schedule: Schedule, reading: Reading, place: Place,
             isn't by epochs, where a step may span two plans.
         rng (np.random.Generator): Source of every random choice.
         normalize (bool): Whether the mean weight of a plan is 1.
-
-    Returns:
-        EpochPlan, optional: The plan. None if nothing is to be pruned yet, or
-        no more. A full plan then is the next pass of the baseline.
     """
     if (not schedule.may_prune(schedule.clock(place))
             or reading.scores is None):
-        return None
+        return EpochPlan.full(np.arange(schedule.pass_length))
     progress = schedule.progress(place)
     if reading.sums is not None:
         progress = progress._replace(norms=mean_squares(reading.sums))
@@ -96,25 +93,25 @@ def draw(policy: Policy, schedule: Schedule, reading: Reading, place: Place,
     return plan.normalized() if normalize and not plan.is_full else plan
 
 
-def record_of(plan: Optional[EpochPlan], schedule: Schedule, reading: Reading,
+def record_of(plan: EpochPlan, schedule: Schedule, reading: Reading,
               place: Place, first_slot: int, epoch: int,
-              begins_annealing: bool) -> PlanRecord:
+              is_first_of_annealing: bool) -> PlanRecord:
     """Return the record of a plan.
 
     Args:
-        plan (EpochPlan, optional): What :func:`draw` has returned.
+        plan (EpochPlan): What :func:`draw` has returned.
         schedule (Schedule): How long the run is.
         reading (Reading): The scores that the plan was drawn from.
         place (Place): Where the plan begins.
         first_slot (int): Number of the first slot of the plan.
         epoch (int): Epoch of the plan, from 1.
-        begins_annealing (bool): Whether the plan is the first of annealing.
+        is_first_of_annealing (bool): Whether annealing begins with the plan.
     """
     size = schedule.pass_length
-    is_logged = bool(begins_annealing
+    is_logged = bool(is_first_of_annealing
                      or place.spent - reading.logged_at >= schedule.min_gap)
     of_plan: Dict[str, Any] = dict(kept=size, tiers=(Tier(size, size), ))
-    if plan is not None and not plan.is_full:
+    if not plan.is_full:
         assert reading.scores is not None
         of_plan = dict(
             kept=len(plan),
@@ -130,7 +127,7 @@ def record_of(plan: Optional[EpochPlan], schedule: Schedule, reading: Reading,
         mean_score=reading.mean_score,
         variance_ratio=_known_ratio(reading.sums),
         mean_ratio=reading.mean_ratio.mean(),
-        note=plan.note if plan else '',
+        note=plan.note,
         logged=is_logged,
         annealing=schedule.is_annealing(schedule.clock(place)),
         **of_plan)

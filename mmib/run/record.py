@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The record of a plan, which stays when the slots of the plan are gone."""
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Optional, Tuple, Type, TypeVar
 
 from ..plans import ScoreHistogram, Tier
@@ -53,6 +53,17 @@ class PlanRecord:
     note: str = ''
     logged: bool = True
     annealing: bool = False
+
+    def cut(self, kept: int, scale: float) -> 'PlanRecord':
+        """Return the record after slots of the rest were left out: how many
+        slots the plan keeps now, and the factor of the weights of the other
+        slots. The counts of the tiers stay those of the plan as it was drawn.
+        """
+        return replace(
+            self,
+            kept=kept,
+            mean_weight=round(self.mean_weight * scale, 6),
+            tiers=tuple(tier.scaled(scale) for tier in self.tiers))
 
     def to_dict(self) -> dict:
         """Return the record as values that checkpoints and JSON can hold."""

@@ -54,8 +54,8 @@ class Run:
         warn (Callable): Shows a sentence to the user.
         shuffle (bool): Whether to shuffle. If not, plans in random order are
             sorted into the order of the dataset. Defaults to True.
-        seed (int, optional): Random seed. None until :meth:`begin` is called.
-            Defaults to None.
+        seed (int, optional): Random seed. If None, :meth:`set_ranks` sets the
+            seed. Defaults to None.
         ema (float): Share of the old score in the new one at each visit except
             the first, in [0, 1). Defaults to 0.
         normalize (bool, optional): Whether the weights of a plan are divided
@@ -119,8 +119,9 @@ class Run:
         self.seed = seed
         self._rng = np.random.default_rng(seed or 0)
 
-    def begin(self, world: World, seed: Optional[int] = None) -> None:
-        """Set the ranks and, unless None, the random seed."""
+    def set_ranks(self, world: World, seed: Optional[int] = None) -> None:
+        """Set the ranks and, unless None, the random seed. Ranks that have no
+        seed agree on one when they are known."""
         self.world = world
         if seed is not None:
             self.seed = seed
@@ -145,19 +146,7 @@ class Run:
         if end is not None and stream.end >= end:
             return False
         place, newest = stream.end_place, stream.newest
-        now = schedule.clock(place)
-        annealing = schedule.is_annealing(now)
-        reads = reads_scores(schedule, self.reading, place)
-        # Merge before scores are read. In annealing merge too: the log may
-        # still have visits of the last pruning plan, and old slots can go.
-        if newest and (reads or annealing):
-            self.merge(decides_norms=reads)
-        if reads:
-            self.reading = self.reading._replace(read_at=int(place.spent))
-            if schedule.may_prune(now) and self.table.knows_scores:
-                self.reading = read(self.table, self.reading,
-                                    schedule.pass_length)
-                self.table.forget_sums()
+        self._read_scores(place)
         # After a start afresh, there is no plan to count from.
         before = (
             newest.record.epoch if newest else int(place.covered //
@@ -171,8 +160,8 @@ class Run:
             place,
             first_slot=stream.end,
             epoch=before + 1,
-            begins_annealing=annealing and newest is not None
-            and not newest.annealing)
+            is_first_of_annealing=newest is not None and not newest.annealing
+            and schedule.is_annealing(schedule.clock(place)))
         logged_at = place.spent if record.logged else self.reading.logged_at
         self.reading = self.reading._replace(sums=None, logged_at=logged_at)
         # The first plan that prunes is drawn from few scores, and later plans
@@ -182,12 +171,26 @@ class Run:
         self._deal(plan, record, place)
         return True
 
-    def _deal(self, plan: Optional[EpochPlan], record: PlanRecord,
-              place: Place) -> None:
+    def _read_scores(self, place: Place) -> None:
+        """Read the scores, if they are read for a plan at this place."""
+        schedule, now = self.schedule, self.schedule.clock(place)
+        reads = reads_scores(schedule, self.reading, place)
+        # In annealing merge too: the log may still have visits of the last
+        # plan that prunes, and old slots can go.
+        if self.stream.newest and (reads or schedule.is_annealing(now)):
+            self.merge(decides_norms=reads)
+        if reads:
+            self.reading = self.reading._replace(read_at=int(place.spent))
+            if schedule.may_prune(now) and self.table.knows_scores:
+                self.reading = read(self.table, self.reading,
+                                    schedule.pass_length)
+                self.table.forget_sums()
+
+    def _deal(self, plan: EpochPlan, record: PlanRecord, place: Place) -> None:
         """Append the slots of a plan to the stream."""
         schedule, limit = self.schedule, self.schedule.room(place)
         keeps, mean_weight = None, 1.
-        if plan is None or plan.is_full:
+        if plan.is_full:
             indices = (
                 self.baseline.of_epoch(self.epoch) if schedule.by_epoch else
                 self.baseline.next(schedule.pass_length, limit))
@@ -219,16 +222,11 @@ class Run:
         assert self.seed is not None
         newest = self.stream.newest
         rest = self.stream.rest_for(step, self._rng, self.world, self.seed)
-        stream, scale = rest.stream, rest.scale
+        stream = rest.stream
         if newest is not None and rest.left_out is not None:
-            plan, record = stream.plans[-1], newest.record
-            # The counts of the tiers stay those of the plan as it was drawn.
-            record = replace(
-                record,
-                kept=plan.kept,
-                mean_weight=round(record.mean_weight * scale, 6),
-                tiers=tuple(tier.scaled(scale) for tier in record.tiers))
-            stream.plans[-1] = replace(plan, record=record)
+            cut = stream.plans[-1]
+            record = newest.record.cut(cut.kept, rest.scale)
+            stream.plans[-1] = replace(cut, record=record)
         if (newest is not None and stream.position == newest.first_slot
                 and step.drop_last and stream.left < step.slots):
             self.warn(
@@ -483,7 +481,7 @@ class Run:
             unspent (float): How many of these slots were pruned. Defaults to
                 0.
         """
-        self.begin(self.world, self.seed)
+        self.set_ranks(self.world, self.seed)
         self.stream = Stream(self.schedule.pass_length,
                              Place(position, position))
         self.schedule.fresh_from = position

@@ -180,10 +180,9 @@ class Stream:
         """Return the plans whose first slot is one of these."""
         return [plan for plan in self.plans if begin <= plan.first_slot < end]
 
-    def advance(self, position: int) -> List[Dealt]:
-        """Move the position forward. Return the plans that have begun."""
-        before, self.position = self.position, max(position, self.position)
-        return self.begun(before, self.position)
+    def advance(self, position: int) -> None:
+        """Move the position forward, and never back."""
+        self.position = max(position, self.position)
 
     def forget_trained(self) -> None:
         """Forget the plans before the plan in training, whose visits were

@@ -115,14 +115,14 @@ def drawn(policy,
           place,
           seed=0,
           epoch=1,
-          begins_annealing=False,
+          is_first_of_annealing=False,
           step=None,
           normalize=False):
     """A plan and its record."""
     rng = np.random.default_rng(seed)
     plan = draw(policy, schedule, reading, place, step, rng, normalize)
     return plan, record_of(plan, schedule, reading, place, int(place.spent),
-                           epoch, begins_annealing)
+                           epoch, is_first_of_annealing)
 
 
 def by_epochs(policy, epoch, step=None, seed=0, tables=None, **kwargs):
@@ -180,13 +180,13 @@ def test_drawing_changes_nothing_but_the_generator():
 def test_where_plans_may_prune(epoch, prunes):
     """After the first epoch and before annealing, if there are scores."""
     plan, record = by_epochs(RandomPruning(0.5), epoch)
-    assert (plan is not None) == prunes
+    assert plan.is_full != prunes
     assert record.kept == (25 if prunes else 50)
     assert record.annealing == (epoch >= 8)
     for policy, tables in ((RandomPruning(0), None),
                            (RandomPruning(0.5), ImageTable(np.arange(50)))):
         plan, record = by_epochs(policy, epoch, tables=tables)
-        assert (plan is None or plan.is_full) and record.kept == 50
+        assert plan.is_full and record.kept == 50
         assert record.mean_weight == 1 and record.tiers == ((50, 50, None,
                                                              None), )
 
@@ -262,7 +262,7 @@ def test_the_first_plan_of_annealing_is_logged():
             stream_of(),
             reading,
             Place(4250, 5000),
-            begins_annealing=begins)
+            is_first_of_annealing=begins)
         assert record.logged == logged and record.annealing
 
 

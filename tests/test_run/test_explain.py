@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mmib.errors import Refusal
 from mmib.pruning import (EpochPlan, MeanThreshold, Neyman, QuantileTiers,
                           RandomPruning)
+from mmib.stream.schedule import StepSize
 from tests.helpers.runs import DrivenRun, of_any_size
 
 SIZE = 24
@@ -70,6 +71,29 @@ def test_an_explanation_is_that_of_the_slots(policy, by_epoch, normalize, at):
                 assert sum(each.kept for each in own) == tier.kept
 
 
+@pytest.mark.parametrize('policy', [RandomPruning(0.5), QuantileTiers()])
+@pytest.mark.parametrize('normalize', [False, True])
+def test_a_rest_in_steps_of_another_size(policy, normalize):
+    """What is left out of the rest is left out of the plan."""
+    training = run_of(policy, True, size=60, normalize=normalize).train(15)
+    run, (_, plan) = training.run, training.plans[-1]
+    done = run.stream.position - run.stream.newest.first_slot
+    assert 0 < done < len(plan)
+    before = [run.explain(index).probability for index in range(60)]
+    run.go_on_with(run.rest_for(StepSize(7, True)))
+    rest = run.stream.slots_left()
+    assert len(rest.indices) % 7 == 0 < len(plan) - done - len(rest.indices)
+    own = [*plan.indices[:done], *rest.indices]
+    found = [run.explain(index) for index in range(60)]
+    assert [each.kept for each in found] == np.isin(np.arange(60),
+                                                    own).tolist()
+    # Of each tier as many as before, less what was left out on average.
+    ratios = [each.probability / old for each, old in zip(found, before)]
+    assert ratios == pytest.approx([len(own) / len(plan)] * 60)
+    for index, weight in zip(rest.indices, rest.weights):
+        assert found[index].weight == pytest.approx(weight, 1e-6)
+
+
 def tiers_of_shuffled_scores(scores, rng):
     plan = QuantileTiers()(rng.permutation(scores), rng)
     return replace(
@@ -117,7 +141,7 @@ def test_an_image_that_the_dataset_repeats():
         assert each.kept == (index in plan.indices)
         assert each.score == training.run.reading.scores[index]
         assert each.visits == training.table.visits[index] > 2
-    for index in (5, 14, -1):
+    for index in (5, 14, -1, 1.5, '1', None):
         with pytest.raises(Refusal, match='has the indices 0 to 4'):
             training.run.explain(index)
 

@@ -89,10 +89,10 @@ def test_slots_that_are_repeated_for_other_ranks(policy, world_size):
         training, plain = (
             by_epochs(policy, 1, shuffle=False) for _ in range(2))
         for each in (training, plain):
-            each.run.begin(World(), seed)
+            each.run.set_ranks(World(), seed)
             each.train(SIZE)
         run = training.run
-        run.begin(World(0, world_size))
+        run.set_ranks(World(0, world_size))
         for each in (run, plain.run):
             each.next_plan(training.step)
         rest = plain.run.stream.slots_left().indices.tolist()
@@ -132,12 +132,12 @@ def test_a_budget_does_not_depend_on_the_ranks(worlds):
         training.run.merge()
         for epoch in range(1, 20):
             run, size = training.run, sizes[epoch % len(sizes)]
-            run.begin(World(0, size))
+            run.set_ranks(World(0, size))
             run.next_plan(training.step)
             run.go_on_with(run.rest_for(training.step))
             run.stream.advance(run.stream.newest.first_slot + 3)
             # Another number of ranks has the rest.
-            run.begin(World(0, sizes[-1]))
+            run.set_ranks(World(0, sizes[-1]))
             run.load_state_dict(state_of(run))
             run.go_on_with(run.rest_for(training.step))
             run.stream.advance(run.stream.end)
@@ -236,14 +236,14 @@ def test_a_repeated_slot_that_goes_was_trained_on(seed):
 
     part, rest = (by_epochs(sevens, 4, size=12) for _ in range(2))
     run = part.train(3).run
-    run.begin(World(0, 4))
+    run.set_ranks(World(0, 4))
     run.next_plan(StepSize(1, False))
     run.go_on_with(run.rest_for(StepSize(1, False)))
     indices = run.stream.slots_left().indices.tolist()
     assert len(indices) == 8 and indices[7] in indices[:7]
     run.stream.advance(run.stream.position + 4)
     run = part.resumed_by(rest).run
-    run.begin(World(0, 3))
+    run.set_ranks(World(0, 3))
     pruned = run.table.pruned.copy()
     run.go_on_with(run.rest_for(StepSize(3, drop_last=True)))
     assert run.stream.slots_left().indices.tolist() == indices[4:7]
@@ -254,7 +254,7 @@ def test_a_rest_is_padded_for_its_own_ranks():
     """A plan of 10 slots has 12 on 4 ranks, and 8 were trained on."""
     part = by_epochs(tens, 4, size=14)
     run = part.train(4).run
-    run.begin(World(0, 4))
+    run.set_ranks(World(0, 4))
     run.next_plan(StepSize(4, False))
     run.go_on_with(run.rest_for(StepSize(4, False)))
     indices = run.stream.slots_left().indices.tolist()
@@ -262,7 +262,7 @@ def test_a_rest_is_padded_for_its_own_ranks():
     run.stream.advance(run.stream.position + 8)
     for world_size, repeated in ((4, 2), (1, 0), (2, 0), (3, 1)):
         run = part.resumed_by(by_epochs(tens, 4, size=14)).run
-        run.begin(World(0, world_size))
+        run.set_ranks(World(0, world_size))
         for _ in range(2):
             run.go_on_with(run.rest_for(StepSize(world_size, False)))
             left = run.stream.slots_left().indices.tolist()

@@ -33,6 +33,7 @@ ORDER = [5, 2, 2, 0]
     (torch.tensor(4), [4]),
     (-1, [5]),
     (slice(2, 2), []),
+    ([], []),
 ])
 @pytest.mark.filterwarnings('ignore:indexing with dtype torch.uint8')
 def test_a_part_of_a_batch(part, rows):

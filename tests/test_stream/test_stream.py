@@ -278,11 +278,7 @@ def test_a_stream_is_a_list(operations, begin, seed, world, drop_last):
         elif name == 'advance':
             # Never back.
             target = min(models.position + number - 4, models.end)
-            begun = stream.advance(target)
-            assert [plan.record for plan in begun] == [
-                plan.record for plan in models.plans
-                if models.position <= plan.first_slot < target
-            ]
+            stream.advance(target)
             models.position = max(models.position, target)
         elif name == 'forget_trained':
             stream.forget_trained()
