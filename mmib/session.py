@@ -344,8 +344,9 @@ class Session:
         """bool: Whether SIGTERM or SIGUSR1 asks the run to stop after this
         step. Read the property once after each step, on all ranks, which get
         True after the same step: save then, and end the process with the code
-        :data:`mmib.stop.EXIT_CODE`. The first read catches these signals from
-        then on. A second signal ends the process.
+        :data:`mmib.stop.EXIT_CODE`. Where one rank writes the file, the others
+        wait for it with ``torch.distributed.barrier()``. The first read
+        catches these signals from then on. A second signal ends the process.
 
         Examples:
             >>> if session.wants_to_stop:
@@ -355,6 +356,10 @@ class Session:
         if self._stop is None:
             self._stop = StopSignal()
             self._stop.listen()
+        if self.progress == 1:
+            # What follows the run hears the signals again.
+            self._stop.close()
+            return False
         return self._stop.after_step()
 
     @property

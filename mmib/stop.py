@@ -4,14 +4,15 @@ import itertools
 import os
 import signal
 import threading
-from typing import Optional
+from typing import NoReturn, Optional
 
+import torch
 import torch.distributed as dist
 
-from .ranks import World, world_of_process
+from .ranks import World, all_gather, world_of_process
 
 # What a cluster sends before it ends a job. Windows has no SIGUSR1.
-_SIGNALS = [
+SIGNALS = [
     getattr(signal, name) for name in ('SIGTERM', 'SIGUSR1')
     if hasattr(signal, name)
 ]
@@ -63,7 +64,7 @@ class StopSignal:
         self._world = world_of_process()
         # Python allows handlers in the main thread alone.
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
+            for number in SIGNALS:
                 if signal.getsignal(number) is signal.SIG_DFL:
                     signal.signal(number, self._receive)
         if self._world.size == 1:
@@ -89,9 +90,17 @@ class StopSignal:
         return self._last_step is not None and (self._num_steps
                                                 >= self._last_step)
 
+    @staticmethod
+    def leave() -> NoReturn:
+        """End the process. Call this method on all ranks after the run was
+        saved. Where one rank ends, a launcher may kill a rank that still
+        writes the file, so all ranks wait for each other."""
+        all_gather(torch.zeros(()))
+        raise SystemExit(EXIT_CODE)
+
     def close(self) -> None:
         """Wait no more, because the last step is over."""
-        for number in _SIGNALS:
+        for number in SIGNALS:
             if signal.getsignal(number) == self._receive:
                 signal.signal(number, signal.SIG_DFL)
         self._is_over = True

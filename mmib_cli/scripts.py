@@ -57,7 +57,14 @@ def run_script(name: str, parsed: argparse.Namespace,
         path, args = prepare(parsed, path)
         args = [path if arg == parsed.config else arg for arg in args]
         sys.argv[1:] = args
-        runpy.run_path(_script(library, name), run_name='__main__')
+        code = None
+        try:
+            runpy.run_path(_script(library, name), run_name='__main__')
+        except SystemExit as end:
+            # Without its traceback, which refers to the process group.
+            code = end.code
+    if code:
+        raise SystemExit(code)
 
 
 def _script(library: str, name: str) -> str:

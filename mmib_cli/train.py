@@ -5,6 +5,7 @@ import copy
 import inspect
 import os
 import os.path as osp
+import sys
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any, Callable, List, Optional, Tuple
@@ -19,6 +20,7 @@ from mmib.labels.config import listed_images, lists_checksum
 from mmib.openmmlab.config.parts import hooks_of, infobatch_hooks, length_of
 from mmib.openmmlab.registry import type_name
 from mmib.pruning import Neyman
+from mmib.stop import EXIT_CODE
 
 from .answer import answer
 from .data import check_data
@@ -66,8 +68,7 @@ def prepare(folder: str, parsed: argparse.Namespace,
     check_data(trained, 'train', *() if parsed.no_validate else ('val', ))
     if 'relabel' in listed_images(trained):
         check_labels(trained)
-    rank = os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0'))
-    if convert and rank == '0':
+    if convert and rank_of_process() == '0':
         outlook = answer(before, trained, parsed, advises=True)
         print(outlook.text(parsed.verbose), flush=True)
     if after is original and checksum is None:
@@ -77,6 +78,11 @@ def prepare(folder: str, parsed: argparse.Namespace,
     with open(path, 'w', encoding='utf-8') as file:
         file.write(loadable(after.pretty_text))
     return path, args
+
+
+def rank_of_process() -> str:
+    """Return the rank that a launcher gave this process."""
+    return os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0'))
 
 
 def lists_suffix(parsed: argparse.Namespace) -> str:
@@ -169,3 +175,11 @@ def main(parsed: argparse.Namespace) -> None:
             raise
         raise KeyboardInterrupt(how_to_go_on(parsed.args,
                                              parsed.trains_in)) from None
+    except SystemExit as end:
+        # At a signal of the cluster.
+        if end.code == EXIT_CODE and rank_of_process() == '0':
+            print(
+                'Stopped.',
+                how_to_go_on(parsed.args, parsed.trains_in),
+                file=sys.stderr)
+        raise

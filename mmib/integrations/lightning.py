@@ -1,14 +1,18 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """A Session in PyTorch Lightning."""
 import math
+import os
+import signal
 import warnings
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, Optional
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import StochasticWeightAveraging
+from lightning.pytorch.utilities import rank_zero_warn
 
 from ..errors import Refusal
 from ..session import Session
+from ..stop import SIGNALS, StopSignal
 
 
 class InfoBatchCallback(Callback):
@@ -24,6 +28,10 @@ class InfoBatchCallback(Callback):
 
     If the Session got no ``normalize``, the optimizers and
     ``gradient_clip_val`` of the Trainer decide.
+
+    At SIGTERM or SIGUSR1, the Trainer saves ``last.ckpt`` after the step,
+    beside its other checkpoints, and the process exits with the code 75. Where
+    Lightning requeues a job of slurm, it saves and requeues after the step.
 
     Args:
         session (Session): The Session.
@@ -52,6 +60,8 @@ class InfoBatchCallback(Callback):
         self._trains = stage == 'fit'
         if not self._trains:
             return
+        # The last callback, because others act after the same step too.
+        trainer.callbacks = [*trainer.callbacks, _StopsAtSignal(self.session)]
         if trainer.overfit_batches:
             raise Refusal(
                 '`overfit_batches` of the Trainer takes the same few batches '
@@ -153,6 +163,14 @@ class InfoBatchCallback(Callback):
         if self.session.progress == 1:
             trainer.should_stop = True  # Also with `max_epochs=-1`.
 
+    def teardown(self, trainer: Trainer, pl_module: LightningModule,
+                 stage: str) -> None:
+        """Leave the callbacks of the Trainer as they were."""
+        trainer.callbacks = [
+            each for each in trainer.callbacks
+            if not isinstance(each, _StopsAtSignal)
+        ]
+
     def state_dict(self) -> Dict[str, Any]:
         """Return the state of the Session. Lightning calls this on all ranks.
         """
@@ -162,6 +180,64 @@ class InfoBatchCallback(Callback):
         """Go on where the checkpoint was saved, also within an epoch."""
         if self._trains:
             self.session.load_state_dict(state_dict)
+
+
+class _StopsAtSignal(Callback):
+    """Save the run after a step and exit, if the cluster asks for this."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self._stop = session, StopSignal()
+        self._num_steps = 0
+        # Lightning's own handler of each signal.
+        self._handlers: Dict[str, Callable] = {}
+
+    def on_train_start(self, trainer: Trainer,
+                       pl_module: LightningModule) -> None:
+        """Take the place of Lightning's handlers, which act within a step, and
+        on one rank alone."""
+        for number in SIGNALS:
+            handler = signal.getsignal(number)
+            if _is_of_lightning(handler):
+                self._handlers[number.name] = handler  # type: ignore
+                signal.signal(number, signal.SIG_DFL)
+        self._stop.listen()
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule,
+                           outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Stop after a step of the optimizer, unless the step ends the run.
+        Between two steps, gradients that are accumulated would be lost."""
+        before, self._num_steps = self._num_steps, trainer.global_step
+        stops, name = self._stop.after_step(), self._stop.name
+        if not stops or self._num_steps == before or (self.session.progress
+                                                      == 1):
+            return
+        if name == 'SIGUSR1' and name in self._handlers:
+            # On slurm, where Lightning saves and requeues the job.
+            self._handlers[name](signal.Signals[name], None)
+        else:
+            folders = [
+                each.dirpath for each in trainer.checkpoint_callbacks
+                if getattr(each, 'dirpath', None)
+            ]
+            path = os.path.join(*folders[:1] or [trainer.default_root_dir],
+                                'last.ckpt')
+            trainer.save_checkpoint(path)
+            rank_zero_warn(f'InfoBatch: the run stops at {name}. '
+                           f'`fit(..., ckpt_path={path!r})` goes on.')
+        self._stop.leave()
+
+    def on_train_end(self, trainer: Trainer,
+                     pl_module: LightningModule) -> None:
+        """Wait for signals no more."""
+        self._stop.close()
+
+
+def _is_of_lightning(handler: Any) -> bool:
+    """Return whether a signal is handled by Lightning, and by nobody else."""
+    parts = getattr(handler, 'signal_handlers', ())
+    return bool(parts) and all(
+        str(getattr(each, '__module__', '')).startswith('lightning.')
+        for each in parts)
 
 
 def _warn(text: str) -> None:

@@ -8,13 +8,16 @@ from typing import Any, Dict, Iterator, List
 import torch
 from torch import Tensor
 from transformers import TrainerCallback
+from transformers.utils import logging
 
 from ..errors import Refusal
 from ..session import Session
+from ..stop import StopSignal
 from .arguments import check_arguments, loader_arguments, num_steps
 from .checkpoints import resume_session, save_session
 from .losses import sample_losses, shifts_labels
 
+logger = logging.get_logger(__name__)
 # The class after the mixin, for type checkers.
 _Trainer: Any = object
 
@@ -29,6 +32,35 @@ class _EpochOfRun(TrainerCallback):
         state.epoch = state.global_step / state.max_steps
 
 
+class _StopsAtSignal(TrainerCallback):
+    """Save the run after a step and exit, if the cluster asks for this."""
+
+    def __init__(self) -> None:
+        self.signal = StopSignal()
+        self._stops = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any,
+                       **kwargs: Any) -> None:
+        self.signal = StopSignal()
+        self.signal.listen()
+
+    def on_step_end(self, args: Any, state: Any, control: Any,
+                    **kwargs: Any) -> None:
+        # The last step ends the run anyway.
+        self._stops = self.signal.after_step() and (state.global_step
+                                                    < state.max_steps)
+        control.should_save = control.should_save or self._stops
+
+    def on_save(self, args: Any, state: Any, control: Any,
+                **kwargs: Any) -> None:
+        if self._stops:
+            logger.warning(
+                'InfoBatch: the run stops at %s. '
+                '`train(resume_from_checkpoint=True)` goes on.',
+                self.signal.name)
+            self.signal.leave()
+
+
 class InfoBatchTrainerMixin(_Trainer):
     """Train with a Session in a Trainer.
 
@@ -36,7 +68,8 @@ class InfoBatchTrainerMixin(_Trainer):
     follows from the Session, so that schedules end with the run. The loss is
     the mean over samples. V and the kept share are logged beside the loss.
     Checkpoints have the state of the Session, and ``resume_from_checkpoint``
-    goes on with the next sample.
+    goes on with the next sample. At SIGTERM or SIGUSR1, the Trainer saves a
+    checkpoint after the step, and the process exits with the code 75.
 
     Args:
         session (Session): A Session with ``stream=True``.
@@ -73,6 +106,8 @@ class InfoBatchTrainerMixin(_Trainer):
         self._slots: Any = None
         # Before the callbacks of the user, which may read the epoch.
         self.callback_handler.callbacks.insert(0, _EpochOfRun())
+        self._stop = _StopsAtSignal()
+        self.add_callback(self._stop)
 
     def get_train_dataloader(self) -> Iterator[Dict[str, Any]]:
         """Return the batches of the Session, each with its slots."""
@@ -159,4 +194,7 @@ class InfoBatchTrainerMixin(_Trainer):
         # The batch size, or the number of ranks, may have changed.
         self.args.max_steps = num_steps(
             self.args, self.session, self._most_steps, done, warns=True)
-        return super().train(resume_from_checkpoint, **kwargs)
+        try:
+            return super().train(resume_from_checkpoint, **kwargs)
+        finally:
+            self._stop.signal.close()

@@ -17,7 +17,7 @@ from ..scores.log import Entry
 from ..scores.table import check_ema
 from ..scores.weigh import to_device
 from ..scores.worth import MeanRatio, VarianceRatio
-from ..stop import EXIT_CODE, StopSignal
+from ..stop import StopSignal
 from ..stream.schedule import check_fractions
 from ..stream.slots import Slots
 from . import tasks
@@ -331,7 +331,7 @@ class InfoBatchHook(Hook):
             runner.logger.warning(
                 f'InfoBatch: the run stops at {self._stop.name}. The same '
                 f'command with `--resume` goes on from {path}.')
-            raise SystemExit(EXIT_CODE)
+            self._stop.leave()
 
     def _advance(self) -> None:
         """Move the position to the end of this batch."""

@@ -1,6 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Lightning, with every call of `weigh` compared with the truth."""
 import functools
+import os
+import signal
 import warnings
 from unittest import mock
 
@@ -9,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
+import mmib.stop
 from mmib import Session
 from mmib.pruning import MeanThreshold, RandomPruning
 from tests.helpers.audit import (EPOCHS, SIZE, Audit, Samples, assert_same,
@@ -17,6 +20,9 @@ from tests.helpers.processes import environment_of, run_ranks
 from tests.helpers.runs import state_of
 
 L = pytest.importorskip('lightning.pytorch')
+
+from lightning.pytorch.plugins.environments import \
+    SLURMEnvironment  # noqa: E402
 
 from mmib.integrations.lightning import InfoBatchCallback  # noqa: E402
 
@@ -194,6 +200,72 @@ def test_resume(tmp_path, loader, stop):
     assert rest.images == whole.images and rest.plans == whole.plans
     assert torch.equal(resumed.parameters_in_one(), module.parameters_in_one())
     assert_same(state_of(rest.session), state_of(whole.session))
+
+
+class SignalsAt(L.Callback):
+    """Sends a signal to its own process within a step."""
+
+    def __init__(self, number, step):
+        self.number, self.step = number, step
+
+    def on_before_zero_grad(self, trainer, module, optimizer):
+        if trainer.global_step == self.step:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.fixture
+def requeued(tmp_path, monkeypatch):
+    """A job of slurm, and the arguments with which it was requeued."""
+    path = tmp_path / 'bin/scontrol'
+    path.parent.mkdir()
+    path.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/requeued\n')
+    path.chmod(0o755)
+    monkeypatch.setenv('PATH', f'{path.parent}:{os.environ["PATH"]}')
+    for name, value in (('JOB_ID', 17), ('NTASKS', 1), ('PROCID', 0),
+                        ('LOCALID', 0), ('NODEID', 0)):
+        monkeypatch.setenv(f'SLURM_{name}', str(value))
+    return tmp_path / 'requeued'
+
+
+def test_a_job_of_slurm_is_requeued(tmp_path, requeued):
+    """By Lightning, which saves after the step. The job goes on by itself."""
+    module = Module(Audit(), layers=[torch.nn.Dropout()])
+    trainer_of(module.audit, tmp_path, callbacks=[RandomStates()]).fit(module)
+    arguments = dict(plugins=[SLURMEnvironment()])
+    part = Audit()
+    with pytest.raises(SystemExit) as ends:
+        trainer_of(
+            part,
+            tmp_path,
+            callbacks=[RandomStates(),
+                       SignalsAt(signal.SIGUSR1, 9)],
+            **arguments).fit(Module(part, layers=[torch.nn.Dropout()]))
+    assert ends.value.code == mmib.stop.EXIT_CODE
+    assert requeued.read_text().split() == ['requeue', '17']
+    # Nothing is left behind in this process.
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+    rest = Audit()
+    rest.follow(part)
+    resumed = Module(rest, layers=[torch.nn.Dropout()])
+    trainer_of(
+        rest, tmp_path, callbacks=[RandomStates()], **arguments).fit(resumed)
+    rest.check(module.audit.planned)
+    assert torch.equal(resumed.parameters_in_one(), module.parameters_in_one())
+
+
+def test_a_handler_of_the_user_stays(tmp_path):
+    """Lightning calls it beside its own."""
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *args: heard.append(args))
+    try:
+        audit = Audit()
+        with pytest.raises(SystemExit):
+            trainer_of(
+                audit, tmp_path, callbacks=[SignalsAt(signal.SIGTERM,
+                                                      9)]).fit(Module(audit))
+        assert len(heard) == 1 and not list(tmp_path.glob('*.ckpt'))
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_the_learning_rate_finder(tmp_path):

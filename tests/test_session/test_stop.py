@@ -67,6 +67,8 @@ def train_rank(rank, folder, world_size, stop):
                     torch.save(state, path)
                 steps.close()
                 sys.exit(mmib.stop.EXIT_CODE)
+    # What follows the run hears the signals again.
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     steps.close()
     if rank == 0:
         torch.save([*model.parameters()], f'{folder}/end.pth')

@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import os
 import os.path as osp
+import re
 import subprocess
 import sys
 
@@ -31,6 +32,25 @@ def count():
 count()
 atexit.register(count)
 """
+STOPS = """
+custom_imports['imports'].append('stop_torchrun')
+custom_hooks = [dict(type='InfoBatchHook'), dict(type='StopTorchrun')]
+"""
+STOP_TORCHRUN = """
+import os, signal
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+
+@HOOKS.register_module()
+class StopTorchrun(Hook):
+
+    def before_run(self, runner):
+        self.stops = os.environ['RANK'] == '0'
+
+    def before_train_iter(self, runner, *args, **kwargs):
+        if self.stops and runner.iter == 3:
+            os.kill(os.getppid(), signal.SIGTERM)
+"""
 SRUN = r"""#!/usr/bin/env bash
 printf "%s\n" "$@" > "$RECORD"
 printf "%s" "$PYTHONPATH" > "$RECORD.path"
@@ -47,50 +67,71 @@ def run(script, *arguments, cwd, programs, **environment):
         command, cwd=cwd, env=env, capture_output=True, text=True)
 
 
-@pytest.mark.skipif(
+WITHOUT_GPUS = pytest.mark.skipif(
     torch.cuda.is_available() and torch.cuda.device_count() < 2,
     reason='needs two GPUs, or none')
-def test_dist_train_trains_with_two_processes(tmp_path):
-    data_root = tmp_path / 'data'
-    make_demo_data(str(data_root), num_training=8, num_validation=2)
+
+
+def train_with_two_processes(folder, num_iters):
+    """Train child.py in a folder. One with a space: arguments must stay in one
+    piece."""
+    data_root = folder / 'data'
+    if not data_root.exists():
+        make_demo_data(str(data_root), num_training=8, num_validation=2)
+        (folder / 'count_threads.py').write_text(COUNT_THREADS)
     options = [
         f'{split}_dataloader.{option}' for split in ('train', 'val', 'test')
         for option in (f'dataset.data_root={data_root}', 'num_workers=0',
                        'persistent_workers=False')
     ]
     options += [
-        'train_dataloader.batch_size=2', 'train_cfg.max_iters=8',
-        'train_cfg.val_interval=8', 'default_hooks.logger.interval=1',
-        'find_unused_parameters=True'
+        'train_dataloader.batch_size=2', f'train_cfg.max_iters={num_iters}',
+        f'train_cfg.val_interval={num_iters}',
+        'default_hooks.logger.interval=1', 'find_unused_parameters=True'
     ]
-    (tmp_path / 'count_threads.py').write_text(COUNT_THREADS)
-    config = tmp_path / 'child.py'
-    config.write_text(CHILD)
-    # A folder with a space: arguments must stay in one piece.
-    work_dir = tmp_path / 'work dir'
-    arguments = [config, 2, '--work-dir', work_dir, '--cfg-options', *options]
     result = run(
         osp.join(TOOLS, 'dist_train.sh'),
-        *arguments,
-        cwd=tmp_path,
+        *[folder / 'child.py', 2, '--work-dir', folder / 'work dir'],
+        '--cfg-options',
+        *options,
+        cwd=folder,
         # `python` is the one that runs the tests.
         programs=osp.dirname(sys.executable),
         PORT=str(free_port()),
-        PYTHONPATH=str(tmp_path))
-    output = result.stdout + result.stderr
+        PYTHONPATH=str(folder))
+    # One that goes on when the interpreter ends may abort the process.
+    for rank in range(2):
+        *_, before, after = (folder / f'threads_{rank}').read_text().split()
+        assert int(before) > 0 and int(after) == 0
+    return result.returncode, result.stdout + result.stderr
+
+
+@WITHOUT_GPUS
+def test_dist_train_trains_with_two_processes(tmp_path):
+    (tmp_path / 'child.py').write_text(CHILD)
+    code, output = train_with_two_processes(tmp_path, 8)
     # torchrun says last how a process ended, after all that MMEngine logs.
-    assert result.returncode == 0, output[-3000:]
+    assert code == 0, output[-3000:]
     # Once, though two processes run: MMEngine logs on the first.
     assert output.count('Iter(train) [8/8]') == 1, output
     # 8 images in 2 batches of 2 on 2 ranks: a full pass is 2 iterations.
     for text in ('Distributed launcher: pytorch', 'GPU number: 2', 'mIoU',
                  'virtual epoch 2, '):
         assert text in output
-    assert (work_dir / 'iter_8.pth').exists()
-    # One that goes on when the interpreter ends may abort the process.
-    for rank in range(2):
-        before, after = (tmp_path / f'threads_{rank}').read_text().split()
-        assert int(before) > 0 and int(after) == 0
+    assert (tmp_path / 'work dir' / 'iter_8.pth').exists()
+
+
+@WITHOUT_GPUS
+def test_a_signal_saves_what_dist_train_trains(tmp_path):
+    """torchrun hands the signal on to all ranks, and waits for them."""
+    (tmp_path / 'child.py').write_text(CHILD + STOPS)
+    (tmp_path / 'stop_torchrun.py').write_text(STOP_TORCHRUN)
+    code, output = train_with_two_processes(tmp_path, 40)
+    assert code != 0 and '[40/40]' not in output
+    said = re.search(r'Stopped\. .*: mmib train .*--resume\n', output)
+    assert said, output[-3000:]
+    path = (tmp_path / 'work dir/last_checkpoint').read_text()
+    assert 3 < torch.load(path, weights_only=False)['meta']['iter'] < 40
 
 
 def test_a_signal_to_dist_train_is_one_to_torchrun(tmp_path):
