@@ -181,7 +181,7 @@ def test_iterating_again_goes_on():
     assert head(issued, 18) == expected[12:]
     sampler = sampler_of()
     run = run_of(sampler)
-    run.schedule.end = SIZE
+    run.schedule.stream_end = SIZE
     sampler.connect(run)
     assert len(list(sampler)) == SIZE
 
