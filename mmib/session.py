@@ -410,7 +410,8 @@ class Session:
 
 
 def _integer(value: Any) -> int:
-    """Return an integer, of numpy too, or -1 for another value."""
+    """Return a Python or numpy integer as an int, and -1 for any other
+    value."""
     try:
         return operator.index(value)
     except TypeError:

@@ -4,6 +4,7 @@ import itertools
 import os
 import signal
 import threading
+import time
 from typing import NoReturn, Optional
 
 import torch
@@ -17,12 +18,12 @@ SIGNALS = [
     if hasattr(signal, name)
 ]
 EXIT_CODE = 75
-"""int: Exit code of a process that has saved its run at a signal, the one that
-systems call a temporary failure: the same command goes on with the run."""
+"""int: Exit code after a signal: the run is saved, and the same command goes
+on with it. 75 is EX_TEMPFAIL of ``sysexits.h``."""
 
 # Seconds between two looks for the signal of another rank.
 _INTERVAL = 1.
-# Seconds until a rank is taken for gone, which doesn't answer.
+# Seconds to wait for a rank that doesn't answer.
 _PATIENCE = 60.
 # Held while a thread is in the store. A worker of a DataLoader that is forked
 # meanwhile would keep the lock of a store in a file for ever.
@@ -56,7 +57,7 @@ class StopSignal:
         self._is_requested = self._is_over = False
         self._last_step: Optional[int] = None
         self._is_agreed, self._wakes = threading.Event(), threading.Event()
-        self._key, self._world = f'mmib/stop/{next(_runs)}', World()
+        self._world = World()
         self._thread: Optional[threading.Thread] = None
 
     def listen(self) -> None:
@@ -71,7 +72,9 @@ class StopSignal:
             self._last_step = 0
             self._is_agreed.set()
         else:
-            self._thread = threading.Thread(target=self._agree, daemon=True)
+            # Numbered here, because one rank may make more objects.
+            self._thread = threading.Thread(
+                target=self._agree, args=[next(_runs)], daemon=True)
             self._thread.start()
 
     def _receive(self, number: int, frame: object) -> None:
@@ -109,11 +112,13 @@ class StopSignal:
             # Another rank may wait for the number of steps of this one.
             self._thread.join()
 
-    def _agree(self) -> None:
-        """Agree with the threads of other ranks on the last step."""
+    def _agree(self, number: int) -> None:
+        """Agree with the threads of other ranks on the last step. Give up if a
+        rank doesn't answer: the run then goes on."""
         try:
             store = dist.PrefixStore(
-                self._key, dist.distributed_c10d._get_default_store())
+                f'mmib/stop/{number}',
+                dist.distributed_c10d._get_default_store())
             while not (self.name or self._is_over or self._has(store, 'stop')):
                 self._wakes.wait(_INTERVAL)
             with _in_store:
@@ -127,8 +132,11 @@ class StopSignal:
             if self._is_over:
                 return
             ranks = [*map(str, range(self._world.size))]
+            end = time.monotonic() + _PATIENCE
             while not self._has(store, *ranks):
-                self._wakes.wait(_INTERVAL / 20)
+                if self._is_over or time.monotonic() > end:
+                    return
+                time.sleep(_INTERVAL / 20)
             with _in_store:
                 steps = [int(store.get(rank)) for rank in ranks]
             self._last_step = 1 + max(steps)

@@ -128,6 +128,4 @@ class EpsilonGreedy(Policy):
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         self._num_plans = state_dict['num_plans']
-        # Before 1.0.0 there were more arrays, or none before a selection.
-        arrays = state_dict.get('arrays', state_dict)
-        self._selected = arrays.get('selected', self._selected)
+        self._selected = state_dict['selected']

@@ -22,8 +22,8 @@ class Reading(NamedTuple):
         mean_score (float): Mean of the scores. Defaults to 1.
         mean_ratio (MeanRatio): V of the run until the read.
         sums (np.ndarray, optional): :func:`~mmib.worth.tier_sums` of the
-            visits between the previous read and this read, if the next plan is
-            the first one that is drawn from the read. Defaults to None.
+            visits between the previous read and this read. None once a plan
+            was drawn from them. Defaults to None.
         read_at (int): Slots spent before the last plan that scores were read
             for.
         logged_at (float): Slots spent before the last plan with a line in the

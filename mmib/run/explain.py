@@ -31,7 +31,9 @@ class Explanation:
             tier.
         probability (float, optional): Share of the tier that the plan keeps,
             on average over what was left out of its rest.
-        weight (float, optional): Weight of the slots of the tier.
+        weight (float, optional): Weight of the slots of the tier. Slots that
+            were trained on before others of the rest were left out had a
+            smaller weight.
         last_visit (int): Time of the last visit with a score, from 1: in
             MMEngine the iteration, in a Session the number of slots until
             then. 0 before the first such visit.

@@ -405,8 +405,8 @@ class Run:
             length_changes: Optional[Sequence[str]] = None) -> List[str]:
         """Resume where :meth:`state_dict` was called, on any number of ranks.
         The open plans go on, and the policy of this run draws the next plans.
-        What this run has done before is discarded, except what its policy has
-        learned if the state is of another policy.
+        The progress of this run is discarded. If the state is of another type
+        of policy, the policy of this run keeps what it has learned.
 
         Args:
             state_dict (dict): The state.
@@ -481,7 +481,6 @@ class Run:
             unspent (float): How many of these slots were pruned. Defaults to
                 0.
         """
-        self.set_ranks(self.world, self.seed)
         self.stream = Stream(self.schedule.pass_length,
                              Place(position, position))
         self.schedule.fresh_from = position

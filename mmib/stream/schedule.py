@@ -111,9 +111,10 @@ class Schedule:
         self.stream_end = stream_end
         self.first_pass = first_pass or pass_length
         self.zero = Place(0, 0)
-        """Place: Where a run of this batch size would have begun. Other than
-        (0, 0) after a resume with another batch size or without scores, and
-        may be negative."""
+        """Place: The place from which the run counts. This place is (0, 0)
+        unless the run was resumed with another batch size or without scores.
+        Both numbers may be negative. By epochs, the first number is what was
+        pruned before a start without scores."""
         self.fresh_from = 0
         """int: The slot at which all scores were last reset to 1."""
 

@@ -23,8 +23,9 @@ class Dealt:
         kept (int): Slots of the plan, before annealing cut the plan short, and
             without slots that are repeated for other ranks.
         annealing (bool): Whether the plan belongs to annealing.
-        mean_weight (np.float32): Mean weight of the plan as it was drawn,
-            times the factor of what was left out since.
+        mean_weight (np.float32): Mean weight of the plan when it was drawn. If
+            slots of the rest were left out later, the mean was multiplied by
+            :attr:`Rest.scale`.
         keeps (np.ndarray, optional): Whether the plan keeps each index of a
             pass, packed by :func:`np.packbits`, uint8. None for a full plan.
         record (Any): What else is known of the plan. The stream doesn't read
@@ -64,7 +65,8 @@ class Dealt:
 
 
 class Rest(NamedTuple):
-    """The rest of the open plan in steps of a size.
+    """The rest of the open plan in steps of a size: a proposal. A run stays as
+    it is until :meth:`Run.go_on_with` takes the rest.
 
     Args:
         stream (Stream): A stream with this rest.
@@ -274,8 +276,9 @@ class Stream:
         weights = left.weights * factor
         left = left._replace(weights=weights, relative_weights=weights / mean)
         # A user's policy may draw an image twice.
-        left_out = self._mask(rest.indices) & ~self._mask(left.indices)
         done = plan.slots(plan.start, max(self.position, plan.start))
+        left_out = self._mask(rest.indices) & ~self._mask(
+            np.concatenate([done.indices, left.indices]))
         self.numbering = object()
         self._replace_newest(
             done.followed_by(left),

@@ -12,6 +12,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
 import mmib.stop
+from mmib import InfoBatchHook
 from tests.helpers.epochs import by_epoch
 from tests.helpers.processes import log_of, start_ranks, wait_for_end
 from tests.helpers.segmentors import (assert_equal, build, distribute, load,
@@ -38,6 +39,9 @@ class SignalsAt(Hook):
 def train_rank(rank, folder, hooks, changes):
     """Train, write down each step, and leave the last state."""
     mmib.stop._INTERVAL = 0.01
+    if rank == 0:
+        # As `mmib train` does for the lines before a training.
+        InfoBatchHook()
     runner = build(
         osp.join(folder, 'run'),
         train_cfg=dict(max_iters=ITERS),

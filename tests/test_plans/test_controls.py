@@ -68,16 +68,3 @@ def test_a_state_stays_as_it_was_read():
     before = copy.deepcopy(state)
     policy(rng.random(30, np.float32), rng)
     assert str(state) == str(before) != str(policy.state_dict())
-
-
-@pytest.mark.parametrize('state', [
-    dict(num_plans=0, arrays={}),
-    dict(num_plans=1, arrays=dict(selected=np.arange(3))),
-    dict(num_plans=1, selected=np.arange(3))
-])
-def test_states_of_earlier_checkouts(state):
-    policy = EpsilonGreedy(0.5, period=2)
-    policy.load_state_dict(state)
-    plan = drawn(policy, random_scores(6))
-    assert len(plan) == 3
-    assert state['num_plans'] == 0 or sorted(plan.indices) == [0, 1, 2]

@@ -4,6 +4,7 @@ happened."""
 import os
 import signal
 import sys
+import time
 
 import pytest
 import torch
@@ -85,6 +86,32 @@ def train(folder, world_size, stop=None):
         codes = [each.exitcode for each in processes]
         assert 1 not in codes, log_of(prefix, codes.index(1))[-3000:]
         return codes
+
+
+def lose_a_rank(rank):
+    """One rank is gone without a word before the other gets a signal."""
+    mmib.stop._INTERVAL, mmib.stop._PATIENCE = 0.01, 0.3
+    stop = mmib.stop.StopSignal()
+    stop.listen()
+    dist.barrier()
+    if rank == 1:
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGTERM)
+    start = time.monotonic()
+    for _ in range(100):
+        assert not stop.after_step()
+        time.sleep(0.01)
+    assert stop.name == 'SIGTERM'
+    stop.close()
+    # It waits once, and not after each step.
+    assert time.monotonic() - start < 20
+
+
+def test_a_rank_that_is_gone(tmp_path):
+    prefix = str(tmp_path / 'run')
+    with start_ranks(lose_a_rank, 2, prefix) as processes:
+        assert wait_for_end(processes)
+        assert processes[0].exitcode == 0, log_of(prefix, 0)
 
 
 @pytest.mark.parametrize('world_size', [1, 2])

@@ -30,7 +30,7 @@ class Mark(NamedTuple):
 
 
 class Iterations:
-    """What a run is in iterations and epochs of MMEngine.
+    """Converts the slots of a run into iterations and epochs of MMEngine.
 
     The core of mmib counts slots alone. An iteration trains on as many slots
     as all ranks have in a batch, except for the last one of an epoch.
@@ -79,7 +79,7 @@ class Iterations:
             # A thousandth of the run, but at least the lookahead.
             min_gap=max(lookahead,
                         self.schedule_iters // 1000 * slots_per_iter))
-        """Schedule: The same in slots."""
+        """Schedule: The schedule of the run, in slots."""
         # Slots that the baseline covers in an iteration.
         self._covered_per_iter: float = slots_per_iter
         if iters_per_epoch is not None:
@@ -169,7 +169,7 @@ class Iterations:
         self._marks = [Mark(int(place.spent), iteration)]
         if (self.before(place.spent) == iteration
                 and abs(self.saved_at(place) - saved) < _ROUNDING):
-            # Other sums would have other rounding errors.
+            # Computed again, `zero` and `_surplus` would differ by rounding.
             return
         if self.schedule.by_epoch:
             self._surplus = (
