@@ -4,7 +4,10 @@ with its slots, and the rules by which iterators share one stream of slots."""
 import copy
 import operator
 from collections import deque
+from collections.abc import MutableMapping
+from dataclasses import fields, is_dataclass
 from enum import IntEnum
+from functools import partial
 from typing import Any, Deque, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
@@ -15,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from .errors import Refusal
 from .ranks import World, all_gather, random_seed, world_of_process
 from .run.run import Run
+from .stop import begin_worker
 from .stream.schedule import StepSize
 from .stream.slots import Slots
 from .stream.stream import Rest
@@ -143,6 +147,16 @@ class Dealer:
                 f'{run.world.size}, and the process is now rank {now.rank} of '
                 f'{now.size}: call `init_process_group`, or create the object '
                 'of your framework that calls it, before the first batch.')
+
+    def check_length(self, length: int) -> None:
+        """Refuse a dataset whose length has changed."""
+        expected = len(self._run.table.images)
+        if length != expected:
+            raise Refusal(
+                f'The dataset has {length} samples now, and had {expected} '
+                'when the Session was made, which knows no others: make a '
+                'Session for each stage of a training in which the dataset '
+                'changes.')
 
     def seed_of(self, cursor: Cursor) -> int:
         """Return a random seed for the workers of an iterator, which differs
@@ -498,6 +512,11 @@ class Loader:
         if arguments.get('generator') is None:
             self._generator = torch.Generator()
             arguments = dict(arguments, generator=self._generator)
+        if arguments.get('num_workers', 0):
+            arguments = dict(
+                arguments,
+                worker_init_fn=partial(begin_worker,
+                                       arguments.get('worker_init_fn')))
         self._num_prefetched = arguments.get('num_workers', 0) * (
             arguments.get('prefetch_factor') or 2)
         # All iterators share one DataLoader, whose workers may persist.
@@ -507,6 +526,7 @@ class Loader:
     def __iter__(self) -> Iterator[Tuple[Slots, Any]]:
         # A generator, so nothing runs before the first `next`: frameworks call
         # `iter` to check whether a loader is iterable.
+        self._dealer.check_length(len(self._batches.dataset))  # type: ignore
         cursor = self._dealer.begin_iterator(self._batch_size, self._drop_last,
                                              self._num_prefetched)
         if self._generator is not None:
@@ -532,11 +552,17 @@ class Loader:
             moved = value.to(self._device)
             # Such as of an object that moves itself in place.
             return value if moved is None else moved
-        # Subclasses, which `tree_map` doesn't know, as `default_collate` makes
-        # them.
-        if isinstance(value, dict):
+        # Classes that `tree_map` doesn't know, as `default_collate` or a
+        # `collate_fn` makes them.
+        if isinstance(value, MutableMapping):
             moved = copy.copy(value)
-            moved.update((key, self._move(x)) for key, x in value.items())
+            moved.update({key: self._move(x) for key, x in value.items()})
+            return moved
+        if is_dataclass(value) and not isinstance(value, type):
+            moved = copy.copy(value)
+            for field in fields(value):
+                x = self._move(getattr(value, field.name))
+                object.__setattr__(moved, field.name, x)  # Also if frozen.
             return moved
         if isinstance(value, list):
             moved = copy.copy(value)

@@ -385,6 +385,10 @@ class Session:
         self._dealer.agree_on_rest()
         return self._run.explain(index)
 
+    def __getstate__(self) -> Dict[str, Any]:
+        # A copy hears no signals of its own before it asks for them.
+        return dict(vars(self), _stop=None)
+
     def state_dict(self) -> Dict[str, Any]:
         """Return everything that determines the rest of the run, as tensors
         and plain Python values. Call this method on all ranks, which return

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from typing import NoReturn, Optional
+from typing import Any, Callable, NoReturn, Optional
 
 import torch
 import torch.distributed as dist
@@ -33,8 +33,47 @@ if hasattr(os, 'register_at_fork'):
         before=_in_store.acquire,
         after_in_parent=_in_store.release,
         after_in_child=_in_store.release)
+# What hears the signals in this process.
+_newest: Optional['StopSignal'] = None
 # Each run of a process has names of its own in the store that ranks share.
 _runs = itertools.count()
+
+
+def _receive(number: int, frame: object) -> None:
+    """Handle a signal. A second one ends the process."""
+    signal.signal(number, signal.SIG_DFL)
+    if _newest is not None:
+        _newest.receive(signal.Signals(number).name)
+
+
+def _set_handlers(before: tuple, after: Any) -> None:
+    """Set the handler of the signals that have one of the handlers before."""
+    # Python allows handlers in the main thread alone.
+    if threading.current_thread() is threading.main_thread():
+        for number in SIGNALS:
+            if signal.getsignal(number) in before:
+                signal.signal(number, after)
+
+
+def begin_worker(init: Optional[Callable], number: int) -> None:
+    """Begin a worker of a DataLoader, as its ``worker_init_fn``. A cluster
+    signals a whole process group, in which workers would end before the step
+    is over, so a worker leaves the group.
+
+    Args:
+        init (Callable, optional): The ``worker_init_fn`` of the user.
+        number (int): Number of the worker.
+    """
+    if hasattr(os, 'setpgrp'):
+        os.setpgrp()
+    if init is not None:
+        init(number)
+
+
+if hasattr(os, 'register_at_fork'):
+    # A child that doesn't train ends at the signals.
+    os.register_at_fork(
+        after_in_child=lambda: _set_handlers((_receive, ), signal.SIG_DFL))
 
 
 class StopSignal:
@@ -62,12 +101,11 @@ class StopSignal:
 
     def listen(self) -> None:
         """Wait for a signal from now on. Call this method on all ranks."""
+        global _newest
         self._world = world_of_process()
-        # Python allows handlers in the main thread alone.
-        if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                if signal.getsignal(number) is signal.SIG_DFL:
-                    signal.signal(number, self._receive)
+        # A run before may have ended in an error, and left its handlers.
+        _newest = self
+        _set_handlers((signal.SIG_DFL, _receive), _receive)
         if self._world.size == 1:
             self._last_step = 0
             self._is_agreed.set()
@@ -77,9 +115,9 @@ class StopSignal:
                 target=self._agree, args=[next(_runs)], daemon=True)
             self._thread.start()
 
-    def _receive(self, number: int, frame: object) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        self.name = signal.Signals(number).name
+    def receive(self, name: str) -> None:
+        """Receive a signal."""
+        self.name = name
         # Several ranks agree before they wait for each other.
         self._is_requested = self._world.size == 1
 
@@ -103,9 +141,10 @@ class StopSignal:
 
     def close(self) -> None:
         """Wait no more, because the last step is over."""
-        for number in SIGNALS:
-            if signal.getsignal(number) == self._receive:
-                signal.signal(number, signal.SIG_DFL)
+        global _newest
+        if _newest is self:
+            _set_handlers((_receive, ), signal.SIG_DFL)
+            _newest = None
         self._is_over = True
         self._wakes.set()
         if self._thread is not None:

@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, Iterator, Optional
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.utilities import rank_zero_warn
+from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import Refusal
 from ..session import Session
@@ -104,9 +105,8 @@ class InfoBatchCallback(Callback):
         self._progress = self.session.progress
         for config in trainer.lr_scheduler_configs:
             # By epochs the number of steps depends on the plans.
-            is_known = (
-                self.session.epochs is None
-                and -1 not in _numbers_of(config.scheduler))
+            is_known = self.session.epochs is None and not any(
+                number < 0 for number in _counts_of(config.scheduler))
             if config.interval == 'step' and not is_known:
                 _warn(f'{type(config.scheduler).__name__} counts steps, and '
                       'their number is not known: '
@@ -163,6 +163,17 @@ class InfoBatchCallback(Callback):
         if self.session.progress == 1:
             trainer.should_stop = True  # Also with `max_epochs=-1`.
 
+    def on_train_end(self, trainer: Trainer,
+                     pl_module: LightningModule) -> None:
+        """Warn if the run ends before the epochs in which nothing is pruned.
+        """
+        progress, share = self.session.progress, self.session.kept_share
+        if progress < 1 and share < 1 and not trainer.fast_dev_run:
+            _warn(f'the Trainer ends at {100 * progress:.0f} % of the run of '
+                  'the Session, while it prunes: `max_steps`, `max_time` and '
+                  'EarlyStopping leave out the last epochs, in which nothing '
+                  'is pruned. Let the Trainer end where the Session ends.')
+
     def teardown(self, trainer: Trainer, pl_module: LightningModule,
                  stage: str) -> None:
         """Leave the callbacks of the Trainer as they were."""
@@ -200,6 +211,8 @@ class _StopsAtSignal(Callback):
             if _is_of_lightning(handler):
                 self._handlers[number.name] = handler  # type: ignore
                 signal.signal(number, signal.SIG_DFL)
+        # Not 0 in a run that goes on.
+        self._num_steps = trainer.global_step
         self._stop.listen()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule,
@@ -244,9 +257,20 @@ def _warn(text: str) -> None:
     warnings.warn(f'InfoBatch: {text}', stacklevel=2)
 
 
-def _numbers_of(scheduler: Any) -> Iterator[Any]:
-    """Yield the arguments of a scheduler, as far as they are known."""
-    yield from vars(scheduler).values()
-    for function in getattr(scheduler, 'lr_lambdas', ()):
-        # As in the schedules of transformers.
-        yield from getattr(function, 'keywords', {}).values()
+def _counts_of(value: Any) -> Iterator[int]:
+    """Yield the counts in the arguments of a scheduler, also of those that it
+    is made of, and of functions as in the schedules of transformers."""
+    if type(value) is int:
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _counts_of(each)
+    elif isinstance(value, LRScheduler):
+        for name, each in vars(value).items():
+            if name not in ('optimizer', 'last_epoch'):
+                yield from _counts_of(each)
+    elif callable(value):
+        cells = getattr(value, '__closure__', None) or ()
+        keywords = getattr(value, 'keywords', {})
+        yield from _counts_of([each.cell_contents for each in cells])
+        yield from _counts_of([*keywords.values()])

@@ -37,7 +37,7 @@ class _StopsAtSignal(TrainerCallback):
 
     def __init__(self) -> None:
         self.signal = StopSignal()
-        self._stops = False
+        self._stops = self.has_saved = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any,
                        **kwargs: Any) -> None:
@@ -49,16 +49,14 @@ class _StopsAtSignal(TrainerCallback):
         # The last step ends the run anyway.
         self._stops = self.signal.after_step() and (state.global_step
                                                     < state.max_steps)
-        control.should_save = control.should_save or self._stops
+        if self._stops:
+            control.should_save = True
+            # A run can't go on from a model alone.
+            args.save_only_model = False
 
     def on_save(self, args: Any, state: Any, control: Any,
                 **kwargs: Any) -> None:
-        if self._stops:
-            logger.warning(
-                'InfoBatch: the run stops at %s. '
-                '`train(resume_from_checkpoint=True)` goes on.',
-                self.signal.name)
-            self.signal.leave()
+        self.has_saved = self._stops
 
 
 class InfoBatchTrainerMixin(_Trainer):
@@ -186,6 +184,15 @@ class InfoBatchTrainerMixin(_Trainer):
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         save_session(self.session, output_dir, self.args.should_save)
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        if self._stop.has_saved:
+            logger.warning(
+                'InfoBatch: the run stops at %s. '
+                '`train(resume_from_checkpoint=True)` goes on.',
+                self._stop.signal.name)
+            self._stop.signal.leave()
 
     def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
         """Train, or go on with a checkpoint."""

@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The hook, which translates events of the Runner into calls of a run."""
+from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Union
 
 import numpy as np
@@ -8,6 +9,7 @@ from mmengine.dist import master_only
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
+from torch.utils.data import DataLoader
 
 from ..errors import Refusal, check_no_others
 from ..plans import Policy
@@ -17,7 +19,7 @@ from ..scores.log import Entry
 from ..scores.table import check_ema
 from ..scores.weigh import to_device
 from ..scores.worth import MeanRatio, VarianceRatio
-from ..stop import StopSignal
+from ..stop import StopSignal, begin_worker
 from ..stream.schedule import check_fractions
 from ..stream.slots import Slots
 from . import tasks
@@ -161,6 +163,11 @@ class InfoBatchHook(Hook):
         self._sampler.connect(self.run)
         if self._steps is None and runner.iter > 0:
             restart_loader(runner.train_loop)
+        for each in (runner.train_loop, runner.val_loop):
+            loader = getattr(each, 'dataloader', None)
+            if isinstance(loader, DataLoader):
+                loader.worker_init_fn = partial(begin_worker,
+                                                loader.worker_init_fn)
         before_saving(runner, self.run.merge)
         at_edges_of_steps(runner, self.begin_step, self.end_step,
                           self.leave_step)

@@ -109,7 +109,7 @@ class Run:
         self.checksum = 0
         """int: CRC-32 of all plans that pruned."""
         self.warn, self._observers = warn, observers
-        self._times = times or (lambda numbers: numbers + 1)
+        self._times = times or _slots_until
         self._every_rank_trains = every_rank_trains
         self._said: Set[str] = set()  # Warnings that are shown once.
         self.world = World()
@@ -488,6 +488,11 @@ class Run:
         if not self.schedule.by_epoch:
             # The stream goes on with the rest of a full pass.
             self.baseline.skip(position, self.schedule.pass_length)
+
+
+def _slots_until(numbers: np.ndarray) -> np.ndarray:
+    """Return the slots until the visit of each slot, from 1."""
+    return numbers + 1
 
 
 def _own(policy: Policy) -> Policy:

@@ -72,6 +72,16 @@ class ImageTable:
         self._sampled = _draw_sampled(size)
         self._seen = np.zeros(size, bool)
         self._records = np.zeros(size, [*_FIELDS.items()])
+        self._view_records()
+        self.scores[:] = self.averages[:] = 1
+        self.pruned = np.zeros(size, np.int32)
+        """np.ndarray: How often plans left each image out. Each repeat of an
+        image in a dataset counts."""
+        self.non_finite = 0
+        """int: Number of scores that weren't finite."""
+        self.forget_sums()
+
+    def _view_records(self) -> None:
         self.scores = self._records['scores']
         """np.ndarray: Score of each image, 1 before its first visit."""
         self.averages = self._records['averages']
@@ -82,13 +92,11 @@ class ImageTable:
         self.visits = self._records['visits']
         """np.ndarray: Number of visits of each image, including visits in
         which another image was delivered in its place."""
-        self.scores[:] = self.averages[:] = 1
-        self.pruned = np.zeros(size, np.int32)
-        """np.ndarray: How often plans left each image out. Each repeat of an
-        image in a dataset counts."""
-        self.non_finite = 0
-        """int: Number of scores that weren't finite."""
-        self.forget_sums()
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        # In a copy of the table, the columns are arrays of their own.
+        vars(self).update(state)
+        self._view_records()
 
     def forget_sums(self) -> None:
         """Reset the sums over visits."""

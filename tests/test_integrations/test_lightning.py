@@ -427,6 +427,22 @@ def linear(optimizer, steps):
         optimizer, functools.partial(falls, num_training_steps=steps))
 
 
+def after_warmup(optimizer, steps):
+    """A schedule that is made of others."""
+    schedulers = torch.optim.lr_scheduler
+    return schedulers.SequentialLR(
+        optimizer, [
+            schedulers.LinearLR(optimizer, total_iters=4),
+            cosine(optimizer, steps - 4)
+        ],
+        milestones=[4])
+
+
+def closure(optimizer, steps):
+    return torch.optim.lr_scheduler.LambdaLR(optimizer,
+                                             lambda step: falls(step, steps))
+
+
 def falls(step, num_training_steps):
     return max(0., 1 - step / num_training_steps)
 
@@ -435,7 +451,10 @@ def falls(step, num_training_steps):
     (cosine, False, True),
     (cosine, True, True),
     (linear, True, True),
+    (after_warmup, True, True),
+    (closure, True, True),
     (lambda optimizer, _: cosine(optimizer, 22), True, False),
+    (lambda optimizer, _: after_warmup(optimizer, 22), True, False),
 ])
 def test_schedules_by_steps(tmp_path, schedule, stream, is_told):
     audit = Audit(stream=stream)
@@ -444,6 +463,21 @@ def test_schedules_by_steps(tmp_path, schedule, stream, is_told):
         warnings.simplefilter('always')
         trainer.fit(Scheduled(audit, schedule))
     told = [x for x in records if 'counts steps, and' in str(x.message)]
+    assert len(told) == is_told
+
+
+@pytest.mark.parametrize('arguments, is_told', [
+    (dict(max_steps=12), True),
+    (dict(max_steps=12, max_epochs=-1), True),
+    (dict(max_steps=4), False),
+    ({}, False),
+])
+def test_a_run_that_ends_while_it_prunes(tmp_path, arguments, is_told):
+    audit = Audit(policy=RandomPruning(0.5))
+    with warnings.catch_warnings(record=True) as records:
+        warnings.simplefilter('always')
+        trainer_of(audit, tmp_path, **arguments).fit(Module(audit))
+    told = [x for x in records if 'while it prunes' in str(x.message)]
     assert len(told) == is_told
 
 

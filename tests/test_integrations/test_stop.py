@@ -137,6 +137,14 @@ class Net(torch.nn.Module):
         return dict(loss=F.cross_entropy(logits, labels), logits=logits)
 
 
+class SavesNoted(transformers.TrainerCallback):
+
+    count = 0
+
+    def on_save(self, *args, **kwargs):
+        self.count += 1
+
+
 class Trainer(InfoBatchTrainerMixin, transformers.Trainer):
 
     def compute_loss(self, model, inputs, **kwargs):
@@ -160,13 +168,21 @@ def train_with_transformers(folder, world_size, steps):
             use_cpu=True,
             ddp_backend='gloo' if world_size > 1 else None,
             save_strategy='no',
+            save_only_model=True,
             report_to='none',
             disable_tqdm=True,
             remove_unused_columns=False),
         session=session)
+    # A model alone is not enough, and later callbacks see that it is saved.
+    saved = SavesNoted()
+    trainer.add_callback(saved)
     trainer.steps = steps
     last = transformers.trainer_utils.get_last_checkpoint(folder)
-    trainer.train(resume_from_checkpoint=last)
+    try:
+        trainer.train(resume_from_checkpoint=last)
+    except SystemExit:
+        assert saved.count == 1
+        raise
     return trainer.model.state_dict(), session, trainer.state.global_step
 
 

@@ -2,7 +2,7 @@
 """What frameworks do to slots and loaders, without them."""
 import copy
 import dataclasses
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, UserDict, namedtuple
 from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
@@ -97,6 +97,11 @@ class Rows(list):
     pass
 
 
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    inputs: list
+
+
 class MovesItself:
     """As a graph of some libraries."""
 
@@ -118,6 +123,8 @@ class Copies(MovesItself):
     (lambda x: Fields(x=[x]), lambda batch: batch['x'][0]),
     (lambda x: dict(y=Fields(x=x)), lambda batch: batch['y']['x']),
     (lambda x: Rows([Fields(x=x)]), lambda batch: batch[0]['x']),
+    (lambda x: UserDict(x=[x]), lambda batch: batch['x'][0]),
+    (lambda x: Frozen([x]), lambda batch: batch.inputs[0]),
     (lambda x: Batch('name', x), lambda batch: batch.inputs),
     (lambda x: pack_sequence([*x]), lambda batch: batch.data),
     (lambda x: [pack_sequence([*x])], lambda batch: batch[0].data),

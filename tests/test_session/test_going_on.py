@@ -1,7 +1,9 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """States: a run that goes on is the run that was never stopped, bit for bit.
 """
+import copy
 import itertools
+import pickle
 import warnings
 
 import numpy as np
@@ -15,7 +17,7 @@ from mmengine.utils import apply_to
 
 from mmib import Session
 from mmib.integrations.distributed import DistributedState
-from mmib.pruning import Neyman, RandomPruning
+from mmib.pruning import MeanThreshold, Neyman, RandomPruning
 from tests.helpers.audit import (Audit, Trainer, assert_same, network, refused,
                                  said)
 from tests.helpers.runs import (POLICIES, SIZE, dealt, loop, losses_of,
@@ -253,6 +255,18 @@ def test_a_state_that_was_loaded_to_the_device():
             lambda tensor: tensor.as_subclass(OnDevice)))
     with said('epoch 1 goes on'):
         assert steps + loop(rest, 4) == loop(own(), 4)
+
+
+@pytest.mark.parametrize(
+    'duplicate',
+    [copy.deepcopy, lambda session: pickle.loads(pickle.dumps(session))])
+def test_a_copy_goes_on(duplicate):
+    """Also of a Session that hears signals of the cluster."""
+    whole, part = own(MeanThreshold()), own(MeanThreshold())
+    assert not part.wants_to_stop
+    steps = loop(part, 4, 6)
+    with said('goes on'):
+        assert steps + loop(duplicate(part), 4) == loop(whole, 4)
 
 
 def test_what_has_changed_is_said():

@@ -263,6 +263,17 @@ def test_a_loader_begins_with_its_first_batch():
     assert len([*batches]) == 4
 
 
+def test_a_dataset_that_grows():
+    """Its new samples would never be trained on."""
+    dataset = [*range(20)]
+    session = Session(dataset, epochs=4)
+    loader = session.loader(5)
+    next(iter(loader))
+    dataset.append(20)
+    with refused('21 samples now, and had 20'):
+        next(iter(loader))
+
+
 def test_older_iterators():
     """What they have delivered may still be weighed."""
     session = own()

@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """A loop that saves at a signal of the cluster goes on as if nothing had
 happened."""
+import multiprocessing
 import os
 import signal
 import sys
@@ -18,9 +19,9 @@ from tests.helpers.processes import log_of, start_ranks, wait_for_end
 EPOCHS = 6
 
 
-def train_rank(rank, folder, world_size, stop):
+def train_rank(rank, folder, world_size, stop, num_workers):
     """The loop of a user, with dropout. One rank gets a signal in a pruned
-    epoch."""
+    epoch, and with it its workers, as a cluster sends the signal."""
     mmib.stop._INTERVAL = 0.01
     torch.manual_seed(rank)
     images = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
@@ -43,7 +44,7 @@ def train_rank(rank, folder, world_size, stop):
     steps = open(f'{folder}/steps{rank}', 'a')
     # Handlers are set from the first read on.
     number = int(session.wants_to_stop)
-    loader = session.loader(4)
+    loader = session.loader(4, num_workers=num_workers)
     while session.epoch < EPOCHS:
         for slots, (inputs, targets) in loader:
             logits = model(inputs)
@@ -57,7 +58,7 @@ def train_rank(rank, folder, world_size, stop):
             print(slots.indices.tolist(), losses.tolist(), file=steps)
             number += 1
             if number == stop and rank == world_size - 1:
-                os.kill(os.getpid(), signal.SIGTERM)
+                os.killpg(os.getpgid(0), signal.SIGTERM)
             if session.wants_to_stop:
                 state = dict(
                     model=model.state_dict(),
@@ -75,17 +76,43 @@ def train_rank(rank, folder, world_size, stop):
         torch.save([*model.parameters()], f'{folder}/end.pth')
 
 
-def train(folder, world_size, stop=None):
+def train(folder, world_size, num_workers, stop=None):
     """Train in real processes, and return their exit codes."""
     folder.mkdir(exist_ok=True)
     # Processes that go on meet at another file.
     prefix = str(folder / f'start{len([*folder.glob("*.log")])}')
     with start_ranks(train_rank, world_size, prefix, str(folder), world_size,
-                     stop) as processes:
+                     stop, num_workers) as processes:
         assert wait_for_end(processes), log_of(prefix, 0)[-3000:]
         codes = [each.exitcode for each in processes]
         assert 1 not in codes, log_of(prefix, codes.index(1))[-3000:]
         return codes
+
+
+def hear_of_other_runs(rank):
+    """A child that doesn't train ends at a signal, and a run is heard after
+    another one that broke off."""
+    broken, run = mmib.stop.StopSignal(), mmib.stop.StopSignal()
+    broken.listen()
+    child = multiprocessing.get_context('fork').Process(
+        target=time.sleep, args=(60, ))
+    child.start()
+    child.terminate()
+    child.join(30)
+    assert child.exitcode == -signal.SIGTERM
+    run.listen()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert run.after_step() and not broken.after_step()
+    broken.close()
+    run.close()
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+
+
+def test_other_processes_and_runs(tmp_path):
+    prefix = str(tmp_path / 'run')
+    with start_ranks(hear_of_other_runs, 1, prefix) as processes:
+        assert wait_for_end(processes)
+        assert processes[0].exitcode == 0, log_of(prefix, 0)
 
 
 def lose_a_rank(rank):
@@ -114,18 +141,18 @@ def test_a_rank_that_is_gone(tmp_path):
         assert processes[0].exitcode == 0, log_of(prefix, 0)
 
 
-@pytest.mark.parametrize('world_size', [1, 2])
-def test_a_loop_goes_on_after_a_signal(tmp_path, world_size):
+@pytest.mark.parametrize('world_size, num_workers', [(1, 2), (2, 0)])
+def test_a_loop_goes_on_after_a_signal(tmp_path, world_size, num_workers):
     whole, part = tmp_path / 'whole', tmp_path / 'part'
-    assert train(whole, world_size) == [0] * world_size
+    assert train(whole, world_size, num_workers) == [0] * world_size
     stop = 24 // world_size
-    assert train(part, world_size, stop) == [75] * world_size
+    assert train(part, world_size, num_workers, stop) == [75] * world_size
     made = [
         len((part / f'steps{rank}').read_text().splitlines())
         for rank in range(world_size)
     ]
     assert {*made} == {made[0]} and made[0] >= stop
-    assert train(part, world_size) == [0] * world_size
+    assert train(part, world_size, num_workers) == [0] * world_size
     for rank in range(world_size):
         one, other = ((folder / f'steps{rank}').read_text().splitlines()
                       for folder in (part, whole))
