@@ -163,8 +163,9 @@ def _find(names: List[str], paths: Paths) -> Dict[str, List[int]]:
         if common == 0 or common > 1 and parts[-2] != path[-2]:
             continue
         found[name] = copies[path]
-        if parts[-common:] != path[-common:] and (_stem(parts[-common:])
-                                                  != _stem(path[-common:])):
+        # A name without a suffix may have dots.
+        end = path[-common:]
+        if parts[-common:] not in (end, _stem(end)):
             others.append((name, paths[copies[path][0]]))
     if others:
         _warn_of_folders(others)
