@@ -264,7 +264,9 @@ class Changes:
         'upside down': np.flipud,
         'turned by half': lambda mask: np.rot90(mask, 2),
         'turned to the right': np.rot90,
-        'turned to the left': lambda mask: np.rot90(mask, 3)
+        'turned to the left': lambda mask: np.rot90(mask, 3),
+        'transposed, with x and y exchanged': np.transpose,
+        'transposed and turned by half': lambda mask: np.rot90(mask, 2).T
     }
 
     def __init__(self) -> None:

@@ -220,6 +220,8 @@ def test_masks_of_background_are_told(config, told):  # noqa: F811
     (lambda mask: mask[::-1, ::-1], 'by half'),
     (np.rot90, 'to the left'),
     (lambda mask: np.rot90(mask, 3), 'to the right'),
+    (np.transpose, 'transposed, with'),
+    (lambda mask: mask[::-1, ::-1].T, 'transposed and turned'),
 ])
 def test_turned_masks_are_told(config, told, turn, name):  # noqa: F811
     """Also those that were repaired."""
