@@ -17,6 +17,9 @@ Paths = Sequence[Optional[str]]
 Images = Union[str, os.PathLike, Sequence]
 _Parts = Tuple[str, ...]
 
+# What is said of an image that a list has and the dataset hasn't.
+REMOVED = ('that the dataset has read and then removed (`filter_cfg` or '
+           '`indices`, or its own `filter_data`)')
 _NUMBER = re.compile('0|[1-9][0-9]*')
 
 
@@ -67,10 +70,8 @@ def find_images(images: Images,
         if not {*numbers} <= {*range(len(paths))} or not numbers:
             if isinstance(image, str) and _find([image], removed()):
                 raise _error(
-                    f'{entry.where}, `{image}`, is an image that the dataset '
-                    'has read and then removed (`filter_cfg` or `indices`, or '
-                    'its own `filter_data`): take it out of the list, or let '
-                    'the dataset keep it')
+                    f'{entry.where}, `{image}`, is an image {REMOVED}: take '
+                    'it out of the list, or let the dataset keep it')
             known = ', '.join(
                 str(path or number) for number, path in enumerate(paths[:3]))
             raise _error(

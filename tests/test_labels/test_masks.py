@@ -113,6 +113,18 @@ def test_masks_that_cannot_be_used(masks):
                                          size=3)))
 
 
+def test_a_mask_of_an_image_that_was_removed(masks):
+    """Such as in a try on a few images."""
+    listed = dict(
+        type='ListedImages', repaired='new', dataset=dataset_of(indices=2))
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        with pytest.raises(Refusal, match='new/4.png .* removed .*`indices`'):
+            build(listed)
+        Path('new/4.png').rename('new/9.png')
+        with pytest.raises(Refusal, match='the name of no masks'):
+            build(listed)
+
+
 def test_numbers_that_the_mask_before_has(masks):
     """A loader of one's own may make a class of them."""
     path = Path(f'{test_repair.MASKS}/4.png')
