@@ -28,6 +28,8 @@ Folder = Union[str, os.PathLike]
 IGNORED = 255
 # Suffixes of files that keep the numbers of classes as they are.
 SUFFIXES = ('.png', '.bmp', '.tif', '.tiff')
+# Of files of arrays, which may be masks as well as other images.
+_ARRAYS = ('.npy', '.npz')
 # What PIL calls images of one number a pixel.
 _NUMBERS = ('1', 'L', 'P', 'I', 'I;16')
 
@@ -158,6 +160,7 @@ def replace_masks(datasets: Sequence[Any],
         raise _error('The dataset has no `seg_map_path` of each image, so no '
                      'mask can take its place')
     new = _find(folder, map(str, paths), removed)
+    _warn_of_others(folder)
     changed, compared = set(), Changes()
     for dataset, of_dataset in zip(datasets, infos):
         known: Set[str] = set()
@@ -203,6 +206,22 @@ def _find(folder: Folder, paths: Iterable[str],
                          f'place of {like[0]}: keep one of them')
         new[like[0]] = str(file)
     return new
+
+
+def _warn_of_others(folder: Folder) -> None:
+    """Warn of images and arrays below a folder that aren't taken as masks, but
+    not of those beside a mask of the same name."""
+    taken = {path.with_suffix('') for path in _mask_files(folder)}
+    kinds = {*Image.registered_extensions(), *_ARRAYS}.difference(SUFFIXES)
+    others = sorted(
+        path for path in Path(folder).rglob('*')
+        if path.suffix.lower() in kinds and path.with_suffix('') not in taken)
+    if others:
+        print_log(
+            f'InfoBatch: {len(others)} files of {folder}, such as '
+            f'{others[0]}, don\'t end in {", ".join(SUFFIXES)}, and are left '
+            'out. If they are masks, write them as .png.', 'current',
+            logging.WARNING)
 
 
 def _with_end(paths: Iterable[str], end: Tuple[str, ...]) -> List[str]:

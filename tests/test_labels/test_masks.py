@@ -204,6 +204,18 @@ def told(monkeypatch):
     return told
 
 
+def test_masks_of_another_suffix_are_told(config, told):  # noqa: F811
+    """But neither the image of a mask nor a text."""
+    Path('new/more').mkdir(parents=True)
+    for name in ('1.jpg', 'note.txt'):
+        Path('new', name).touch()
+    assert not told(small_repair)
+    for name in ('3.JPG', 'more/1.gif', '5.npy'):
+        Path('new', name).touch()
+    text = told(small_repair)
+    assert '3 files' in text and 'new/3.JPG' in text
+
+
 def exchanged(mask):
     return np.array([0, 2, 1, 3, 4, 5], np.uint8)[mask]
 
