@@ -472,8 +472,8 @@ def test_configs_that_are_neither_converted_nor_shortened(changes, match):
 
 @pytest.mark.parametrize('loader, match', [
     (dict(sampler=dict(type='WeirdSampler')),
-     'not of WeirdSampler: set `train_dataloader.sampler = '),
-    (dict(), '`train_dataloader.sampler = '),
+     'not of WeirdSampler, .* shares .* lost: set `train_dataloader.sampler'),
+    (dict(), 'not of None: set `train_dataloader.sampler = '),
     (dict(
         sampler=dict(
             type='mmdet.MultiSourceSampler', batch_size=5,
