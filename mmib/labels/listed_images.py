@@ -170,22 +170,25 @@ class ListedImages:
                      f'; left out by {self.relabel}: {len(gone)}')
             shown -= gone
         if self.repaired is not None:
-            of_masks = replace_masks(leaves(self.dataset), self.repaired)
+            of_masks = replace_masks(
+                leaves(self.dataset), self.repaired,
+                lambda: self._removed('seg_map_path'))
             count = len(of_masks & {paths[n] for n in shown})
             text += (f'; with masks of {self.repaired}: {count} of '
                      f'{len(of_masks)}')
         return shown, text
 
-    def _removed(self) -> List[Optional[str]]:
+    def _removed(self, key: str = 'img_path') -> List[Optional[str]]:
         """Return the paths of the images that datasets have read and then
-        removed, for an error: the annotations are read again."""
+        removed, or of their masks, for an error: the annotations are read
+        again."""
         found: List[Optional[str]] = []
         for leaf in leaves(self.dataset):
             # A dataset may raise anything.
             with suppress(Exception):
                 kept = {*image_paths(leaf, np.arange(len(leaf)))}
                 found += [
-                    str(info['img_path']) for info in leaf.load_data_list()
+                    str(info[key]) for info in leaf.load_data_list()
                     if str(info['img_path']) not in kept
                 ]
         return found

@@ -17,6 +17,9 @@ Paths = Sequence[Optional[str]]
 Images = Union[str, os.PathLike, Sequence]
 _Parts = Tuple[str, ...]
 
+# What is said of an image that a list has and the dataset hasn't.
+REMOVED = ('that the dataset has read and then removed (`filter_cfg` or '
+           '`indices`, or its own `filter_data`)')
 _NUMBER = re.compile('0|[1-9][0-9]*')
 
 
@@ -67,10 +70,8 @@ def find_images(images: Images,
         if not {*numbers} <= {*range(len(paths))} or not numbers:
             if isinstance(image, str) and _find([image], removed()):
                 raise _error(
-                    f'{entry.where}, `{image}`, is an image that the dataset '
-                    'has read and then removed (`filter_cfg` or `indices`, or '
-                    'its own `filter_data`): take it out of the list, or let '
-                    'the dataset keep it')
+                    f'{entry.where}, `{image}`, is an image {REMOVED}: take '
+                    'it out of the list, or let the dataset keep it')
             known = ', '.join(
                 str(path or number) for number, path in enumerate(paths[:3]))
             raise _error(
@@ -163,8 +164,9 @@ def _find(names: List[str], paths: Paths) -> Dict[str, List[int]]:
         if common == 0 or common > 1 and parts[-2] != path[-2]:
             continue
         found[name] = copies[path]
-        if parts[-common:] != path[-common:] and (_stem(parts[-common:])
-                                                  != _stem(path[-common:])):
+        # A name without a suffix may have dots.
+        end = path[-common:]
+        if parts[-common:] not in (end, _stem(end)):
             others.append((name, paths[copies[path][0]]))
     if others:
         _warn_of_folders(others)

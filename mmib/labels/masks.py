@@ -19,7 +19,7 @@ from mmengine.logging import print_log
 from PIL import Image
 
 from ..errors import Refusal
-from .lists import parts_of, parts_that_differ
+from .lists import REMOVED, parts_of, parts_that_differ
 from .relabel import infos_of, put_infos
 
 Folder = Union[str, os.PathLike]
@@ -28,6 +28,8 @@ Folder = Union[str, os.PathLike]
 IGNORED = 255
 # Suffixes of files that keep the numbers of classes as they are.
 SUFFIXES = ('.png', '.bmp', '.tif', '.tiff')
+# Of files of arrays, which may be masks as well as other images.
+_ARRAYS = ('.npy', '.npz')
 # What PIL calls images of one number a pixel.
 _NUMBERS = ('1', 'L', 'P', 'I', 'I;16')
 
@@ -132,10 +134,19 @@ def labels_of_numbers(load: Callable[[str], np.ndarray],
     return labels_of
 
 
-def replace_masks(datasets: Sequence[Any], folder: Folder) -> Set[str]:
+def replace_masks(datasets: Sequence[Any],
+                  folder: Folder,
+                  removed: Callable[[], Iterable] = tuple) -> Set[str]:
     """Replace masks of datasets of MMSegmentation by masks of the same names
     in a folder. A name may have folders. Warn if all new masks look as if they
     had other numbers or another direction than the old ones.
+
+    Args:
+        datasets (Sequence[Dataset]): The datasets.
+        folder (str or Path): The folder.
+        removed (Callable): Returns the paths of the masks of the images that
+            a filter of a dataset has removed, for errors. Defaults to a
+            function that returns none.
 
     Returns:
         set[str]: Paths of the images whose masks are new.
@@ -148,7 +159,8 @@ def replace_masks(datasets: Sequence[Any], folder: Folder) -> Set[str]:
     if not all(paths):
         raise _error('The dataset has no `seg_map_path` of each image, so no '
                      'mask can take its place')
-    new = _find(folder, map(str, paths))
+    new = _find(folder, map(str, paths), removed)
+    _warn_of_others(folder)
     changed, compared = set(), Changes()
     for dataset, of_dataset in zip(datasets, infos):
         known: Set[str] = set()
@@ -170,7 +182,8 @@ def replace_masks(datasets: Sequence[Any], folder: Folder) -> Set[str]:
     return changed
 
 
-def _find(folder: Folder, paths: Iterable[str]) -> Dict[str, str]:
+def _find(folder: Folder, paths: Iterable[str],
+          removed: Callable[[], Iterable[str]]) -> Dict[str, str]:
     """Each mask below a folder by the path of the one that it replaces."""
     by_name = defaultdict(list)
     for path in paths:
@@ -178,10 +191,11 @@ def _find(folder: Folder, paths: Iterable[str]) -> Dict[str, str]:
     new: Dict[str, str] = {}
     for file in _mask_files(folder):
         end = file.relative_to(folder).parts
-        like = [
-            path for path in by_name[file.name]
-            if parts_of(osp.abspath(path))[-len(end):] == end
-        ]
+        like = _with_end(by_name[file.name], end)
+        if not like and _with_end(removed(), end):
+            raise _error(f'{file} is the mask of an image {REMOVED}: take it '
+                         'out of the folder, or let the dataset keep the '
+                         'image')
         if len(like) != 1:
             raise _error(
                 f'{file} has the name of {len(like) or "no"} masks of the '
@@ -192,6 +206,30 @@ def _find(folder: Folder, paths: Iterable[str]) -> Dict[str, str]:
                          f'place of {like[0]}: keep one of them')
         new[like[0]] = str(file)
     return new
+
+
+def _warn_of_others(folder: Folder) -> None:
+    """Warn of images and arrays below a folder that aren't taken as masks, but
+    not of those beside a mask of the same name."""
+    taken = {path.with_suffix('') for path in _mask_files(folder)}
+    kinds = {*Image.registered_extensions(), *_ARRAYS}.difference(SUFFIXES)
+    others = sorted(
+        path for path in Path(folder).rglob('*')
+        if path.suffix.lower() in kinds and path.with_suffix('') not in taken)
+    if others:
+        print_log(
+            f'InfoBatch: {len(others)} files of {folder}, such as '
+            f'{others[0]}, don\'t end in {", ".join(SUFFIXES)}, and are left '
+            'out. If they are masks, write them as .png.', 'current',
+            logging.WARNING)
+
+
+def _with_end(paths: Iterable[str], end: Tuple[str, ...]) -> List[str]:
+    """Return the paths that end with these parts."""
+    return [
+        path for path in paths
+        if parts_of(osp.abspath(path))[-len(end):] == end
+    ]
 
 
 def _check(dataset: Any, info: dict,
@@ -264,7 +302,9 @@ class Changes:
         'upside down': np.flipud,
         'turned by half': lambda mask: np.rot90(mask, 2),
         'turned to the right': np.rot90,
-        'turned to the left': lambda mask: np.rot90(mask, 3)
+        'turned to the left': lambda mask: np.rot90(mask, 3),
+        'transposed, with x and y exchanged': np.transpose,
+        'transposed and turned by half': lambda mask: np.rot90(mask, 2).T
     }
 
     def __init__(self) -> None:

@@ -38,7 +38,7 @@ class OtherBatchSampler(BatchSampler):
 @DATA_SAMPLERS.register_module()
 class SharesSampler(InfiniteSampler):
 
-    def __init__(self, dataset, source_ratio, seed=None):
+    def __init__(self, dataset, source_ratio=None, seed=None):
         super().__init__(dataset, seed=seed)
         self.source_ratio = source_ratio
 
@@ -80,8 +80,10 @@ BAD_CONFIGS = [
      with_loader(sampler=dict(shufle=False))),
     ('by `source_ratio`.*shares would be lost',
      with_loader(sampler=dict(type='SharesSampler', source_ratio=[1, 4]))),
-    ("set `train_dataloader.sampler.type = 'InfoBatchSampler'`",
-     with_loader(sampler=dict(type='InfiniteSampler'))),
+    ('instead of SharesSampler, .* would be lost',
+     with_loader(sampler=dict(type='SharesSampler'))),
+    ("set `train_dataloader.sampler.type = 'InfoBatchSampler'` instead of "
+     'InfiniteSampler.$', with_loader(sampler=dict(type='InfiniteSampler'))),
     ('remove `train_dataloader.batch_sampler`',
      with_loader(batch_sampler=dict(type='OtherBatchSampler'))),
     ('remove `in_order=False`', with_loader(in_order=False)),

@@ -359,6 +359,51 @@ def test_hooks(before, changes):
     assert hooks[1].interval == 100
 
 
+@pytest.mark.parametrize(
+    'before, changes',
+    [
+        (dict(type='EMAHook', begin_iter=5000), dict(begin_iter=3000)),
+        (dict(type='EMAHook', begin_iter=0), {}),
+        # Rounded down, or else the last point may be the end.
+        (dict(type='EMAHook', begin_iter=5998), dict(begin_iter=3598)),
+        # Within the warm-up and just after it.
+        (dict(type='EMAHook', begin_iter=100), {}),
+        (dict(type='EMAHook', begin_iter=101), dict(begin_iter=100)),
+        (dict(type='SwitchHook', schedule=[dict(action_iter=500, epoch=5)]),
+         dict(schedule=[dict(action_iter=300, epoch=3)])),
+        (dict(type='SomeHook', num_last_iters=101), dict(num_last_iters=61)),
+        (dict(
+            type='CheckpointHook',
+            by_epoch=False,
+            interval=500,
+            save_begin=5000), dict(interval=300, save_begin=3000)),
+        (dict(type='CheckpointHook', by_epoch=False, interval=-1), {}),
+    ])
+def test_hooks_that_count_iterations_in_a_run_by_epochs(before, changes):
+    """They do what they do at the same part of the run."""
+    warmup = dict(type='LinearLR', by_epoch=False, end=100)
+    cfg = baseline(
+        train_cfg=dict(by_epoch=True, max_epochs=300),
+        param_scheduler=[warmup],
+        custom_hooks=[before])
+    assert shorten(cfg).custom_hooks[0] == dict(before, **changes)
+    # How many iterations such a warm-up has isn't known.
+    warmup.update(by_epoch=True, end=5)
+    cfg.param_scheduler = [warmup]
+    assert shorten(cfg, 1).to_dict() == cfg.to_dict()
+    point = before.get('begin_iter', before.get('save_begin'))
+    if point:
+        with pytest.raises(Refusal, match=f'{point}, .* the 5 epochs'):
+            shorten(cfg)
+
+
+def test_hooks_that_count_epochs_in_a_run_by_iterations():
+    """To MMEngine it is one epoch, so these points never come."""
+    hook = dict(type='EMAHook', begin_epoch=5)
+    cfg = baseline(custom_hooks=[hook])
+    assert shorten(cfg).custom_hooks == [hook]
+
+
 @pytest.mark.parametrize('ratio', [0.6, 1])
 @pytest.mark.parametrize(
     'hook',
@@ -472,8 +517,8 @@ def test_configs_that_are_neither_converted_nor_shortened(changes, match):
 
 @pytest.mark.parametrize('loader, match', [
     (dict(sampler=dict(type='WeirdSampler')),
-     'not of WeirdSampler: set `train_dataloader.sampler = '),
-    (dict(), '`train_dataloader.sampler = '),
+     'not of WeirdSampler, .* shares .* lost: set `train_dataloader.sampler'),
+    (dict(), 'not of None: set `train_dataloader.sampler = '),
     (dict(
         sampler=dict(
             type='mmdet.MultiSourceSampler', batch_size=5,

@@ -188,6 +188,18 @@ def test_images_in_other_folders(monkeypatch, name, warns):
         assert f'in other folders, such as {PATHS[0]} for {name}.' in said[0]
 
 
+@pytest.mark.parametrize('name', ['b.v1', 'd/b.v1', 'b.v1.png'])
+def test_dots_in_names_are_no_other_folders(monkeypatch, name):
+    """The end of such a name isn't a suffix."""
+    said = []
+    monkeypatch.setattr(lists, 'print_log', lambda text, *_: said.append(text))
+    assert find([name], ['d/b.png', 'd/b.v1.png', 'd/b.v2.png']) == [1]
+    assert not said
+    assert find(['val/d/b.v1'],
+                ['train/d/b.v1.png', 'train/d/b.v2.png']) == [0]
+    assert len(said) == 1
+
+
 def test_names_beside_images_without_one(listed):
     """Such images have numbers alone."""
     paths = ['a/1x.jpg', 'a/1x.jpg', 'a/2x.jpg', None]

@@ -113,6 +113,18 @@ def test_masks_that_cannot_be_used(masks):
                                          size=3)))
 
 
+def test_a_mask_of_an_image_that_was_removed(masks):
+    """Such as in a try on a few images."""
+    listed = dict(
+        type='ListedImages', repaired='new', dataset=dataset_of(indices=2))
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        with pytest.raises(Refusal, match='new/4.png .* removed .*`indices`'):
+            build(listed)
+        Path('new/4.png').rename('new/9.png')
+        with pytest.raises(Refusal, match='the name of no masks'):
+            build(listed)
+
+
 def test_numbers_that_the_mask_before_has(masks):
     """A loader of one's own may make a class of them."""
     path = Path(f'{test_repair.MASKS}/4.png')
@@ -192,6 +204,18 @@ def told(monkeypatch):
     return told
 
 
+def test_masks_of_another_suffix_are_told(config, told):  # noqa: F811
+    """But neither the image of a mask nor a text."""
+    Path('new/more').mkdir(parents=True)
+    for name in ('1.jpg', 'note.txt'):
+        Path('new', name).touch()
+    assert not told(small_repair)
+    for name in ('3.JPG', 'more/1.gif', '5.npy'):
+        Path('new', name).touch()
+    text = told(small_repair)
+    assert '3 files' in text and 'new/3.JPG' in text
+
+
 def exchanged(mask):
     return np.array([0, 2, 1, 3, 4, 5], np.uint8)[mask]
 
@@ -220,6 +244,8 @@ def test_masks_of_background_are_told(config, told):  # noqa: F811
     (lambda mask: mask[::-1, ::-1], 'by half'),
     (np.rot90, 'to the left'),
     (lambda mask: np.rot90(mask, 3), 'to the right'),
+    (np.transpose, 'transposed, with'),
+    (lambda mask: mask[::-1, ::-1].T, 'transposed and turned'),
 ])
 def test_turned_masks_are_told(config, told, turn, name):  # noqa: F811
     """Also those that were repaired."""

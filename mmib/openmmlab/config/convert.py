@@ -11,7 +11,7 @@ from ...errors import Refusal
 from ...plans import Neyman, Policy
 from ..hook import InfoBatchHook
 from ..registry import POLICIES, type_name
-from ..runner.checks import check_shares, no_batch_sampler
+from ..runner.checks import OWN_CHOICE, check_shares, no_batch_sampler
 from ..sampler import BASELINES
 from .outlook import forecast_of
 from .parts import add_import, check_baseline, length_of
@@ -135,9 +135,10 @@ def _convert_loader(loader: dict, unit: str) -> None:
     if name not in BASELINES:
         check_shares(name, sampler)
         of = BASELINES[unit == 'epoch']
+        why = _WHY_NOT.get(name, OWN_CHOICE) if sampler else ''
         raise Refusal(
             f'InfoBatchSampler takes the place of {of}, not of {name}'
-            f'{_WHY_NOT.get(name, "")}: set `train_dataloader.sampler = '
+            f'{why}: set `train_dataloader.sampler = '
             f"dict(type='{of}', shuffle=True)` first.")
     kept = {key: sampler[key] for key in ('shuffle', 'seed') if key in sampler}
     loader['sampler'] = dict(type='InfoBatchSampler', **kept)

@@ -7,7 +7,8 @@ its schedule is shorter too.
 import copy
 import math
 import re
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
+from typing import (Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple,
+                    Union)
 
 from mmengine.config import Config
 
@@ -92,6 +93,56 @@ class IterMap(NamedTuple):
         return min(max(1, round(interval * self.new / self.old)), self.new)
 
 
+class EpochIterMap(NamedTuple):
+    """Where the iterations of a schedule that counts epochs go when its length
+    changes. How many iterations an epoch has isn't known.
+
+    Args:
+        epochs (IterMap): Where its epochs go.
+        warmup (int): End of a warm-up that counts iterations, which stays.
+            Defaults to 0.
+    """
+
+    epochs: IterMap
+    warmup: int = 0
+
+    def point(self, iteration: int) -> int:
+        """Map a point in time. A point before the end stays before it.
+
+        Raises:
+            Refusal: If epochs of a warm-up stay, so that where the point goes
+                depends on their iterations.
+        """
+        old, new, warmup, _ = self.epochs
+        if iteration <= self.warmup or new == old:
+            return iteration
+        if warmup:
+            raise Refusal(
+                f'A hook has the iteration {iteration}, but the run counts '
+                f'epochs, and how many iterations the {warmup} epochs of its '
+                'warm-up have isn\'t known: let the hook count epochs '
+                '(`begin_epoch` for `begin_iter`, `by_epoch=True`), or give '
+                'the warm-up in iterations (`by_epoch=False`).')
+        # If rounded up, the last points would be the end.
+        return max(self.warmup, iteration * new // old)
+
+    def last(self, length: int) -> int:
+        """Map the length of a span that ends with the run."""
+        old, new, warmup, _ = self.epochs
+        return math.ceil(length * (new - warmup) / (old - warmup))
+
+    def interval(self, interval: int) -> int:
+        """Map an interval. An interval below 1, with which nothing happens,
+        stays."""
+        if interval < 1:
+            return interval
+        return max(1, round(interval * self.epochs.new / self.epochs.old))
+
+
+# By what a hook counts.
+_Maps = Dict[str, Union[IterMap, EpochIterMap]]
+
+
 def shorten(cfg: Config,
             ratio: float = Policy.default_ratio,
             steps: Optional[float] = 1.,
@@ -104,8 +155,8 @@ def shorten(cfg: Config,
     A warm-up is a linear or constant scheduler that begins at 0, rises and
     ends in the first quarter of the run (and in the first half of the shorter
     run). The number of validations stays, and so does what counts them, such
-    as a patience. Where a run counts epochs, this holds for epochs. No data is
-    read.
+    as a patience. Where a run counts epochs, this holds for epochs, and for
+    the iterations of hooks. No data is read.
 
     Args:
         cfg (Config): The config of a run. The config stays as it is.
@@ -152,10 +203,16 @@ def shorten(cfg: Config,
         if _moves(scheduler, where, unit):
             _convert_scheduler(scheduler, where, iter_map)
     _convert_train_cfg(cfg.train_cfg, iter_map)
+    # To MMEngine a run by iterations is one epoch, so that what a hook would
+    # do in a later one comes neither in the long run nor in the short one.
+    maps: _Maps = {unit: iter_map}
+    if unit == 'epoch':
+        maps['iteration'] = EpochIterMap(
+            iter_map, _warmup(schedulers, 'iteration', math.inf, math.inf))
     for hook in (*(cfg.get('default_hooks') or {}).values(),
                  *(cfg.get('custom_hooks') or [])):
         if isinstance(hook, dict):
-            _convert_hook(hook, iter_map)
+            _convert_hook(hook, maps)
     if steps != 1 and new < old:
         policy = policy or dict(type='Neyman', ratio=ratio)
         _scale_steps(cfg, iter_map, steps, policy, delta)
@@ -229,7 +286,8 @@ def _begins_rising(scheduler: dict) -> bool:
     return rises and get('begin', 0) == 0
 
 
-def _warmup(schedulers: Dict[str, dict], unit: str, old: int, new: int) -> int:
+def _warmup(schedulers: Dict[str, dict], unit: str, old: float,
+            new: float) -> int:
     """Return the last iteration of the warm-up, 0 without a warm-up."""
     ends = [
         scheduler.get('end', old) for scheduler in schedulers.values()
@@ -323,38 +381,40 @@ def _convert_train_cfg(train_cfg: dict, iter_map: IterMap) -> None:
         ]
 
 
-def _convert_hook(hook: dict, iter_map: IterMap) -> None:
-    if type_name(hook) == 'CheckpointHook' and _unit(hook) == iter_map.unit:
+def _convert_hook(hook: dict, maps: _Maps) -> None:
+    iter_map = maps.get(_unit(hook))
+    if type_name(hook) == 'CheckpointHook' and iter_map:
         if 'interval' in hook:
             hook['interval'] = iter_map.interval(hook['interval'])
         if 'save_begin' in hook:
             hook['save_begin'] = iter_map.point(hook['save_begin'])
-    if type_name(hook) == 'YOLOXModeSwitchHook' and iter_map.unit == 'epoch':
+    if type_name(hook) == 'YOLOXModeSwitchHook' and 'epoch' in maps:
         # The default of MMDetection's hook is shortened too.
-        if iter_map.last(15) != 15:
+        if maps['epoch'].last(15) != 15:
             hook.setdefault('num_last_epochs', 15)
-    _move_points(hook, iter_map)
+    _move_points(hook, maps)
 
 
-def _move_points(node: dict, iter_map: IterMap) -> None:
+def _move_points(node: dict, maps: _Maps) -> None:
     """Move the points in time that the fields of a hook name."""
     for key, value in node.items():
         move = None
-        if _LAST_FIELD[iter_map.unit].fullmatch(str(key)):
-            move = iter_map.last
-        elif _POINT_FIELD[iter_map.unit].fullmatch(str(key)):
-            move = iter_map.point
+        for unit, iter_map in maps.items():
+            if _LAST_FIELD[unit].fullmatch(str(key)):
+                move = iter_map.last
+            elif _POINT_FIELD[unit].fullmatch(str(key)):
+                move = iter_map.point
         if move or isinstance(value, (dict, list, tuple)):
-            node[key] = _moved(value, move, iter_map)
+            node[key] = _moved(value, move, maps)
 
 
 def _moved(value: Any, move: Optional[Callable[[int], int]],
-           iter_map: IterMap) -> Any:
+           maps: _Maps) -> Any:
     if isinstance(value, (list, tuple)):
-        return type(value)(_moved(item, move, iter_map) for item in value)
+        return type(value)(_moved(item, move, maps) for item in value)
     # What has a type of its own, such as a transform, has other iterations.
     if isinstance(value, dict) and 'type' not in value:
-        _move_points(value, iter_map)
+        _move_points(value, maps)
     # A bool is an int, and EmptyCacheHook has `after_iter=True`.
     elif move and type(value) is int:
         return move(value)

@@ -16,11 +16,15 @@ from torch.utils.data import BatchSampler
 from ...errors import Refusal
 from ...run.run import Run
 from ..data.delivery import DeliveryCheck
+from ..sampler import BASELINES
 from .iterations import Iterations
 
 # Arguments with which a sampler has shares: of datasets, images or classes.
 _SHARES = ('source_ratio', 'dataset_ratio', 'dataset_size', 'weights',
            'num_sample_class')
+# What is said of a sampler that InfoBatch doesn't know.
+OWN_CHOICE = (', whose own choice of images, such as shares of classes, would '
+              'be lost')
 
 
 def needs_known_loop(instead_of: str) -> Refusal:
@@ -114,11 +118,12 @@ def check_training(runner: Runner, hook: Hook) -> None:
     if type(loader.batch_sampler) is not BatchSampler:
         raise no_batch_sampler()
     if type(loader.sampler) is not DATA_SAMPLERS.get('InfoBatchSampler'):
-        check_shares(type(loader.sampler).__name__, vars(loader.sampler))
+        name = type(loader.sampler).__name__
+        check_shares(name, vars(loader.sampler))
         raise Refusal(
             'InfoBatchHook needs InfoBatchSampler: set '
             "`train_dataloader.sampler.type = 'InfoBatchSampler'` instead of "
-            f'{type(loader.sampler).__name__}.')
+            f'{name}{"" if name in BASELINES else OWN_CHOICE}.')
     if not getattr(loader, 'in_order', True):
         raise Refusal(
             'InfoBatchHook matches weights to images by the order of the '
