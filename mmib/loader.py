@@ -409,8 +409,8 @@ class Dealer:
         self._is_in_use = True
         self._num_unweighed = 0
         cursor = self._cursor
-        if cursor is not None and len(slots) and (
-                slots.numbers[0] == cursor.begin + self._run.world.rank):
+        if cursor is not None and (slots.first
+                                   == cursor.begin + self._run.world.rank):
             self._note_first_batch(cursor)
         self._weighed_until = max(slots.end, self._weighed_until)
         if cursor is not None and cursor.rest is not None:

@@ -206,16 +206,18 @@ class Session:
         if torch.compiler.is_compiling():
             return torch.compiler.disable(self.weigh)(losses, slots,
                                                       predictions)
-        if not torch.is_tensor(losses):
+        if not isinstance(losses, Tensor):
             raise Refusal(
                 f'`losses` are of type {type(losses).__name__}, and must be a '
                 'tensor with one number for each sample.')
-        if torch.is_grad_enabled() and is_transformed(losses):
+        if not torch.is_grad_enabled():
+            return losses
+        if is_transformed(losses):
             raise Refusal(
                 'Losses are weighed in the backward pass, which `torch.func` '
                 'and forward-mode differentiation leave out: call `weigh` '
                 'outside of them, and `backward` on the result.')
-        if not (losses.requires_grad and torch.is_grad_enabled()):
+        if not losses.requires_grad:
             return losses
         self._check(losses, slots, predictions)
         self._dealer.note_weighed(slots)
@@ -224,24 +226,38 @@ class Session:
         if slots.annealing:
             self._run.log.record_unscored(slots.numbers)
             return losses
-        # A copy, because a view would keep the memory of the whole batch.
-        scores = losses.detach().to(torch.float32, copy=True)
-        entry = Entry(slots.numbers, scores)
-        relative_weights, weights = to_device(
-            np.array([slots.relative_weights, slots.weights]), losses.device)
+        log = self._run.log
+        views = log.views(slots, losses.device)
+        if views is None:
+            # A copy, because a view would keep the memory of the whole batch.
+            scores = losses.detach().to(torch.float32, copy=True)
+            entry = Entry(slots, scores)
+            relative_weights, weights = to_device(
+                np.array([slots.relative_weights, slots.weights]),
+                losses.device)
+        else:
+            relative_weights, weights, scores, norms, *_ = views
+            scores.copy_(losses.detach())
+            entry = Entry(slots, scores, row=norms)
         if predictions is not None and predictions.requires_grad:
             entry.awaits_norms = True
             plan = self._run.stream.current
             if plan is not self._probed_plan:
                 self._probed_plan = plan
                 entry.own_norms = own_norms(losses, weights, predictions)
-                self._run.log.probe = entry
+                log.probe = entry
             predictions.register_hook(entry.note_gradient)
-        self._run.log.record(entry)
+        log.record(entry, views)
         return weigh_losses(losses, relative_weights, weights, entry.note_flow)
 
     def _check(self, losses: Tensor, slots: Slots,
                predictions: Optional[Tensor]) -> None:
+        if (type(losses) is Tensor and isinstance(slots, Slots)
+                and self._dealer.may_weigh(slots)
+                and losses.shape == (len(slots), )
+                and (predictions is None or type(predictions) is Tensor
+                     and predictions.shape[:1] == losses.shape)):
+            return
         for name, tensor in (('losses', losses), ('predictions', predictions)):
             if type(tensor).__name__ == 'DTensor':
                 raise Refusal(

@@ -36,12 +36,17 @@ class BatchContext:
         mixture (:meth:`mix`), float32 of shape (B,)."""
         self.relative_weights: Tensor
         """Tensor: Relative weight of each row, float32 of shape (B,)."""
+        self._parts: Optional[Sequence[Tensor]]
         self.clear()
 
-    def set_weights(self, relative_weights: Tensor, weights: Tensor) -> None:
+    def set_weights(self,
+                    relative_weights: Tensor,
+                    weights: Tensor,
+                    parts: Optional[Sequence[Tensor]] = None) -> None:
         """Set the relative weight and the weight of each image of the next
-        batch, float32 of shape (B,)."""
+        batch, float32 of shape (B,), and both over B, if these are known."""
         self.clear()
+        self._parts = parts or None
         self.weights = self.row_weights = weights
         self.relative_weights = relative_weights
 
@@ -50,7 +55,7 @@ class BatchContext:
         as in the baseline."""
         self.weights = None
         self._share: Optional[Tensor] = None  # Of mixtures.
-        self._parts: Optional[Sequence[Tensor]] = None
+        self._parts = None
         self._scores: List[Tensor] = []
         # The norms at each source, such as a prediction, and the sources that
         # have noted norms in this backward pass.
@@ -84,6 +89,7 @@ class BatchContext:
         self._share = (
             share.to(self.weights)
             if torch.is_tensor(share) else self.weights.new_full((), share))
+        self._parts = None
         self.relative_weights, self.row_weights = (
             self._share * rows + (1 - self._share) * rows.flip(0)
             for rows in (self.relative_weights, self.row_weights))
@@ -125,13 +131,23 @@ class BatchContext:
     def scores(self) -> Optional[Tensor]:
         """Tensor, optional: Raw loss of each image, summed over all calls of
         losses, float32 of shape (B,). None before the first call."""
+        return self.write_scores(None)
+
+    def write_scores(self, row: Optional[Tensor]) -> Optional[Tensor]:
+        """Write :attr:`scores` to a row of the log, of shape (B,), if there
+        are any, and return them."""
         if not self._scores:
             return None
         with torch.no_grad():
+            if self._share is None and len(self._scores) > 1:
+                *others, last = self._scores
+                return torch.add(
+                    functools.reduce(torch.add, others), last, out=row)
             rows = functools.reduce(torch.add, self._scores)
             if self._share is not None:
                 rows = self._share * rows + ((1 - self._share) * rows).flip(0)
-        return rows.detach() if rows.requires_grad else rows
+        rows = rows.detach() if rows.requires_grad else rows
+        return rows if row is None else row.copy_(rows)
 
     def watch(self,
               pred: Tensor,
@@ -212,19 +228,25 @@ class BatchContext:
         the norm is approximate. None before the backward pass, and where the
         gradients can't be seen.
         """
+        return self.write_norms(None)
+
+    def write_norms(self, row: Optional[Tensor]) -> Optional[Tensor]:
+        """Write :attr:`norms` to a row of the log, of shape (B,), if there are
+        any, and return them."""
         if not self._norms or self._scale is None or self._hides_norms:
             return None
         rows = functools.reduce(torch.hypot, self._norms.values())
-        rows = rows / (self.parts[1] * self._scale)
+        weights = self.parts[1] * self._scale
         if self._share is None:
-            return rows
+            return torch.div(rows, weights, out=row)
+        rows = rows / weights
         # Gradients of different rows are orthogonal, so squares add up.
         images = torch.hypot(self._share * rows,
                              ((1 - self._share) * rows).flip(0))
         if len(rows) % 2:
             # The image in the middle is mixed with itself.
             images[len(rows) // 2] = rows[len(rows) // 2]
-        return images
+        return images if row is None else row.copy_(images)
 
 
 def is_one(factor: Factor) -> bool:

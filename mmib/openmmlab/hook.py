@@ -4,7 +4,6 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Union
 
 import numpy as np
-import torch
 from mmengine.dist import master_only
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
@@ -16,6 +15,7 @@ from ..plans import Policy
 from ..run.run import Run
 from ..run.states import check_form, mismatch, to_current
 from ..scores.log import Entry
+from ..scores.stretch import Views
 from ..scores.table import check_ema
 from ..scores.weigh import to_device
 from ..scores.worth import MeanRatio, VarianceRatio
@@ -118,6 +118,7 @@ class InfoBatchHook(Hook):
         self.has_begun = False
         """bool: Whether there is a :attr:`run`."""
         self._slots: Slots  # Slots of the batch in training.
+        self._views: Optional[Views] = None
         self._first_masks: FirstMasks
         # Whether a step has begun that isn't over.
         self._is_in_step = False
@@ -315,9 +316,14 @@ class InfoBatchHook(Hook):
         if slots.annealing:
             self.batch.clear()
         else:
-            rows = np.array([slots.relative_weights, slots.weights])
             device = next(runner.model.parameters()).device
-            self.batch.set_weights(*to_device(rows, device))
+            self._views = run.log.views(slots, device, has_parts=True)
+            if self._views is None:
+                rows = np.array([slots.relative_weights, slots.weights])
+                self.batch.set_weights(*to_device(rows, device))
+            else:
+                self.batch.set_weights(self._views.relative_weights,
+                                       self._views.weights, self._views.parts)
         self._is_in_step = True
 
     def end_step(self, data_batch: Any) -> None:
@@ -326,7 +332,7 @@ class InfoBatchHook(Hook):
         before the step, and the step is made again."""
         self._advance()
         if not self._slots.annealing:
-            self._record(data_batch, self.batch.scores, self.batch.norms)
+            self._record(data_batch)
 
     def leave_step(self, runner: Runner) -> None:
         """Save the run and exit if the cluster has asked for this, after all
@@ -359,10 +365,12 @@ class InfoBatchHook(Hook):
         self.batch.clear()
         self._reporter.after_iter(batch_idx)
 
-    def _record(self, data_batch: Any, scores: Optional[torch.Tensor],
-                norms: Optional[torch.Tensor]) -> None:
+    def _record(self, data_batch: Any) -> None:
         """Write the visits of this batch to the log."""
         log, slots, table = self.run.log, self._slots, self.run.table
+        views = self._views
+        scores = self.batch.write_scores(views and views.scores)
+        norms = self.batch.write_norms(views and views.norms)
         if scores is None:
             # The model doesn't call `parse_losses`.
             raise tasks.no_scores()
@@ -376,13 +384,14 @@ class InfoBatchHook(Hook):
         # delivered in its place.
         delivered = self._delivery(slots.indices, data_batch)
         if not delivered.all():
+            views = None
             log.record_unscored(slots.numbers[~delivered])
             slots = slots[delivered]
             rows = to_device(np.flatnonzero(delivered), scores.device)
             scores = scores[rows]
             norms = None if norms is None else norms[rows]
         if len(slots):
-            log.record(Entry(slots.numbers, scores, norms))
+            log.record(Entry(slots, scores, norms), views)
 
     def after_train_epoch(self, runner: Runner) -> None:
         """End the plan of an epoch."""

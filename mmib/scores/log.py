@@ -7,7 +7,7 @@ a plan needs the scores, the ranks exchange their rows, and each rank copies
 them to the host once. All later computations are on arrays that are equal on
 all ranks.
 """
-from typing import List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Union
 
 import numpy as np
 import torch
@@ -15,6 +15,8 @@ from torch import Tensor
 
 from ..errors import Refusal
 from ..ranks import World, all_gather, world_of_process
+from ..stream.slots import Slots
+from .stretch import Stretch, Views, stream_of
 from .weigh import row_norms
 
 # Entries whose rows are packed at once: launching an operation costs more than
@@ -35,25 +37,30 @@ class Entry:
     predictions, divided by the gradient that flows into loss ``i``. The
     quotient is the norm of the gradient of the image's own loss, whatever the
     reduction, the loss scaling, the gradient accumulation and the weights are.
-    The log divides many entries at once. A backward pass of another term, in
-    which no gradient flows into the losses, changes no norm.
+    A backward pass of another term, in which no gradient flows into the
+    losses, changes no norm.
 
     Args:
-        numbers (np.ndarray): Number of each slot, int64 of shape (B,).
+        slots (Slots or np.ndarray): The slots, or the number of each slot,
+            int64 of shape (B,).
         scores (Tensor): Raw score of each slot, float32 of shape (B,). The
             entry keeps the tensor, so nothing else may write to it.
         norms (Tensor, optional): Norm of each slot, float32 of shape (B,), if
             the backward pass is over. Defaults to None.
+        row (Tensor, optional): Where the norms are to be written, float32 of
+            shape (B,). If None, the log divides the norms of many entries at
+            once. Defaults to None.
     """
 
-    __slots__ = ('numbers', 'scores', 'norms', 'flow', 'own_norms',
-                 'awaits_norms', '_has_new_flow')
+    __slots__ = ('_slots', 'scores', 'norms', 'flow', 'own_norms',
+                 'awaits_norms', '_row', '_has_new_flow')
 
     def __init__(self,
-                 numbers: np.ndarray,
+                 slots: Union[Slots, np.ndarray],
                  scores: Tensor,
-                 norms: Optional[Tensor] = None) -> None:
-        self.numbers = numbers
+                 norms: Optional[Tensor] = None,
+                 row: Optional[Tensor] = None) -> None:
+        self._slots = slots
         self.scores = scores
         self.norms = norms
         """Tensor, optional: Norm of each slot, still to be divided by
@@ -67,7 +74,13 @@ class Entry:
         predictions, of shape (B,), to compare with :attr:`norms`."""
         self.awaits_norms = False
         """bool: Whether a backward pass is expected to note the norms."""
-        self._has_new_flow = False
+        self._row, self._has_new_flow = row, False
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """np.ndarray: Number of each slot, int64 of shape (B,)."""
+        slots = self._slots
+        return slots.numbers if isinstance(slots, Slots) else slots
 
     def note_flow(self, gradient: Tensor) -> None:
         """Note the gradient that flows into each loss, of shape (B,)."""
@@ -81,17 +94,23 @@ class Entry:
         self._has_new_flow = self.awaits_norms = False
         # In a compiled step the predictions are inside the graph, and autograd
         # passes None.
-        if gradient is not None:
-            self.norms = row_norms(_without_graph(gradient))
+        if gradient is None:
+            return
+        norms = row_norms(_without_graph(gradient))
+        if self._row is None or self.flow is None:
+            self.norms = norms
+        else:
+            self.norms = torch.div(norms, self.flow, out=self._row)
+            self.flow = None
 
     @property
     def has_other_term(self) -> bool:
         """bool: Whether another term uses the predictions, so that the norms
         aren't those of the losses. Waits for the device."""
-        if self.own_norms is None or self.norms is None or self.flow is None:
+        if self.own_norms is None or self.norms is None:
             return False
-        own, seen = torch.stack([self.own_norms,
-                                 self.norms / self.flow.abs()]).cpu().numpy()
+        norms = self.norms if self.flow is None else self.norms / self.flow
+        own, seen = torch.stack([self.own_norms, norms.abs()]).cpu().numpy()
         known = np.isfinite(own) & np.isfinite(seen) & (own > 0) & (seen > 0)
         if not known.any():
             return False
@@ -150,6 +169,13 @@ class VisitLog:
         self._clear()
 
     def _clear(self) -> None:
+        # Stretches with rows that were written, or may be, and the newest one
+        # of each stream of a device.
+        self._stretches: List[Stretch] = []
+        self._newest: Dict[Any, Stretch] = {}
+        # No slot from here on was visited since the last merge.
+        self._visited_until = 0
+        self._waiting: List[Entry] = []  # Entries in stretches.
         self._entries: List[Entry] = []
         self._packed: List[Tensor] = []
         self._numbers: List[np.ndarray] = []
@@ -157,12 +183,51 @@ class VisitLog:
         self._pack_at = _PACKED_ENTRIES
 
     def __len__(self) -> int:
-        """Return the number of calls that wrote to the log."""
-        return len(self._entries) + len(self._numbers) + len(self._unscored)
+        """Return the number of batches in a row and of other calls that wrote
+        to the log."""
+        written = sum(len(each.written()) for each in self._stretches)
+        return (written + len(self._entries) + len(self._numbers) +
+                len(self._unscored))
 
-    def record(self, entry: Entry) -> None:
+    def views(self,
+              slots: Slots,
+              device: torch.device,
+              has_parts: bool = False) -> Optional[Views]:
+        """Return the weights of a batch on the device, and the rows where its
+        visits may be written in place. None if the slots aren't in a row, or
+        if one of them or a later one was visited since the last merge: of
+        several visits of a slot, the last one counts."""
+        own = slots.in_row
+        if not own or own.start < self._visited_until:
+            return None
+        key = device, stream_of(device)
+        newest = self._newest.get(key)
+        views = None if newest is None else newest.views(slots)
+        if views is None:
+            newest = self._newest[key] = Stretch(slots, device, has_parts)
+            self._stretches.append(newest)
+            views = newest.views(slots)
+        return views
+
+    def record(self, entry: Entry, views: Optional[Views] = None) -> None:
         """Add an entry. If several entries have the same slot, the last one
-        counts."""
+        counts.
+
+        Args:
+            entry (Entry): The entry.
+            views (Views, optional): The views of the slots that the scores and
+                norms of the entry are written to. Defaults to None.
+        """
+        # After a merge within a step, the rows are those of no stretch here.
+        if views is not None and views.stretch in self._stretches:
+            self._visited_until = views.stretch.note_written(views)
+            if entry.awaits_norms:
+                self._waiting.append(entry)
+                if len(self._waiting) >= 2 * _PACKED_ENTRIES:
+                    self._waiting = _awaiting(self._waiting)
+            return
+        until = int(entry.numbers.max()) + 1 if len(entry.numbers) else 0
+        self._visited_until = max(until, self._visited_until)
         entries = self._entries
         entries.append(entry)
         if len(entries) >= self._pack_at:
@@ -222,11 +287,13 @@ class VisitLog:
         if self.probe is not None and not self.probe.awaits_norms:
             self.has_other_term |= self.probe.has_other_term
             self.probe = None
-        waiting = [
-            entry for entry in (*self._late, *self._entries)
-            if entry.awaits_norms
-        ]
+        waiting = _awaiting([*self._late, *self._waiting, *self._entries])
         self._pack(len(self._entries))
+        # Slots that were visited again are in entries, of which the last one
+        # counts.
+        for stretch in reversed(self._stretches):
+            self._packed[:0] = stretch.values()
+            self._numbers[:0] = stretch.written()
         has_late = False
         if self.has_other_term:
             for rows in self._packed:
@@ -244,6 +311,8 @@ class VisitLog:
             kept = np.flatnonzero(~is_old)
             numbers = numbers[kept]
             values = values[:, torch.from_numpy(kept).to(values.device)]
+        for stretch in self._stretches:
+            stretch.close()
         self._clear()
         # Their slots aren't forgotten yet.
         self._late = [
@@ -254,6 +323,11 @@ class VisitLog:
                            position, checksum, world)
         scores, norms = values.cpu().numpy()
         return _in_order(position, numbers, scores, norms, unscored, first)
+
+
+def _awaiting(entries: List[Entry]) -> List[Entry]:
+    """Return the newest of the entries that await a backward pass."""
+    return [each for each in entries if each.awaits_norms][-_MOST_WAITING:]
 
 
 def _rows_of(entries: List[Entry]) -> Tensor:
@@ -268,8 +342,8 @@ def _rows_of(entries: List[Entry]) -> Tensor:
             torch.ones_like(entry.scores) if entry.flow is None else entry.flow
             for entry in entries
         ])
-        norms = (norms / flows.abs()).float()
-    return torch.stack([scores, norms])
+        norms = (norms / flows).float()
+    return torch.stack([scores, norms.abs()])
 
 
 def _gather(values: Tensor, numbers: np.ndarray, unscored: np.ndarray,

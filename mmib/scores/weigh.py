@@ -26,7 +26,9 @@ def is_transformed(tensor: Tensor) -> bool:
     """Return whether a tensor is inside a transform of ``torch.func``, such as
     ``vmap``, or has a tangent of forward-mode differentiation."""
     return (torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-            or forward_ad.unpack_dual(tensor).tangent is not None)
+            # No level is open, so nothing has a tangent.
+            or forward_ad._current_level >= 0
+            and forward_ad.unpack_dual(tensor).tangent is not None)
 
 
 class _WeighLosses(torch.autograd.Function):
@@ -141,6 +143,8 @@ def row_norms(gradient: Tensor, dim: int = 0) -> Tensor:
     dim %= gradient.dim()
     if gradient.dim() == 1:
         gradient = gradient[:, None]
+    elif gradient.dim() == 2 and gradient.dtype == torch.float32:
+        return torch.linalg.vector_norm(gradient, dim=1 - dim)
     others = [d for d in range(gradient.dim()) if d != dim]
     if gradient.dtype in (torch.float16, torch.bfloat16):
         gradient = gradient.float()

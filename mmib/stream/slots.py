@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Slots, the entries of plans: `Slots` for a batch, and `Columns` for many."""
-from typing import Any, NamedTuple, Sequence, Union
+from typing import Any, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
 
 import numpy as np
 import torch
@@ -20,41 +20,103 @@ class Slots:
     method ``to``.
 
     Args:
-        numbers (np.ndarray): Number of each slot in the stream of all plans,
-            int64 of shape (B,).
-        indices (np.ndarray): Dataset index of each slot, int64 of shape (B,).
-        weights (np.ndarray): Weight of each slot, float32 of shape (B,).
-        relative_weights (np.ndarray): Weight of each slot over the mean weight
-            of its plan, float32 of shape (B,).
+        numbers (range or np.ndarray): Number of each slot in the stream of all
+            plans: a range, or int64 of shape (B,).
+        plans (Sequence[Plan]): The plans of the slots, as far as ``numbers``
+            is a range.
         end (int): Position after the batch, and after slots given up with it.
         annealing (bool): Whether the batch belongs to annealing, in which
             losses are not weighed.
         numbering (Any): The :attr:`~mmib.stream.stream.Stream.numbering` of
             the stream that dealt the slots.
+        columns (Columns, optional): What else is known of the slots. If None,
+            the plans know it. Defaults to None.
     """
 
-    __slots__ = ('numbers', 'indices', 'weights', 'relative_weights', 'end',
-                 'annealing', 'numbering')
+    __slots__ = ('_numbers', '_plans', 'end', 'annealing', 'numbering',
+                 '_columns')
     # Without this line, `__getitem__` would make slots iterable, and Lightning
     # would look for tensors in them.
     __iter__ = None
 
-    def __init__(self, numbers: np.ndarray, indices: np.ndarray,
-                 weights: np.ndarray, relative_weights: np.ndarray, end: int,
-                 annealing: bool, numbering: Any) -> None:
-        self.numbers = numbers
-        self.indices = indices
-        self.weights = weights
-        self.relative_weights = relative_weights
+    def __init__(self,
+                 numbers: Union[range, np.ndarray],
+                 plans: Sequence['Plan'],
+                 end: int,
+                 annealing: bool,
+                 numbering: Any,
+                 columns: Optional['Columns'] = None) -> None:
+        self._numbers, self._plans, self._columns = numbers, plans, columns
         self.end = end
         self.annealing = annealing
         self.numbering = numbering
 
+    @property
+    def numbers(self) -> np.ndarray:
+        """np.ndarray: Number of each slot in the stream, int64 of shape (B,).
+        """
+        own = self._numbers
+        if isinstance(own, range):
+            return np.arange(own.start, own.stop, own.step)
+        return own
+
+    @property
+    def columns(self) -> 'Columns':
+        """Columns: What else is known of the slots. A step doesn't need it,
+        because many batches at once are copied to the device."""
+        if self._columns is None:
+            assert isinstance(self._numbers, range)
+            self._columns = columns_of(self._plans, self._numbers)
+        return self._columns
+
+    @property
+    def indices(self) -> np.ndarray:
+        """np.ndarray: Dataset index of each slot, int64 of shape (B,)."""
+        return self.columns.indices
+
+    @property
+    def weights(self) -> np.ndarray:
+        """np.ndarray: Weight of each slot, float32 of shape (B,)."""
+        return self.columns.weights
+
+    @property
+    def relative_weights(self) -> np.ndarray:
+        """np.ndarray: Weight of each slot over the mean weight of its plan,
+        float32 of shape (B,)."""
+        return self.columns.relative_weights
+
+    @property
+    def first(self) -> Optional[int]:
+        """int, optional: Number of the first slot. None without slots."""
+        return int(self._numbers[0]) if len(self._numbers) else None
+
+    @property
+    def in_row(self) -> Optional[range]:
+        """range, optional: The numbers, if the slots are in a row. None for a
+        part of a batch in another order."""
+        return self._numbers if isinstance(self._numbers, range) else None
+
+    def ahead(self, num_batches: int) -> Tuple[range, 'Columns']:
+        """Return the slots of this rank from the first one on, in so many
+        batches of this size, as far as the plans of this batch go: their
+        numbers, and what else is known. The slots must be in a row."""
+        own = self._numbers
+        assert isinstance(own, range)
+        end = own.start + num_batches * len(own) * own.step
+        ahead = range(own.start, min(end, self._plans[-1].end), own.step)
+        return ahead, columns_of(self._plans, ahead)
+
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self._numbers)
 
     def __getitem__(self, part: Union[slice, np.ndarray,
                                       torch.Tensor]) -> 'Slots':
+        own = self._numbers
+        if isinstance(part, slice) and isinstance(own, range):
+            own = own[part]
+            if own.step > 0:
+                return Slots(own, self._plans, self.end, self.annealing,
+                             self.numbering)
         if torch.is_tensor(part):
             part = part.cpu().numpy()
         if not isinstance(part, slice):
@@ -66,9 +128,8 @@ class Slots:
                 # numbers for numpy.
                 part = part.astype(bool)
             part = np.atleast_1d(part)
-        return Slots(self.numbers[part], self.indices[part],
-                     self.weights[part], self.relative_weights[part], self.end,
-                     self.annealing, self.numbering)
+        return Slots(self.numbers[part], (), self.end, self.annealing,
+                     self.numbering, self.columns.at(part))
 
     def __repr__(self) -> str:
         return (f'Slots(indices={self.indices.tolist()}, '
@@ -108,3 +169,29 @@ class Columns(NamedTuple):
     def followed_by(self, others: 'Columns') -> 'Columns':
         """Return these slots, and others after them."""
         return Columns.joined([self, others])
+
+
+class Plan(Protocol):
+    """A plan in a stream, see :class:`~mmib.stream.stream.Dealt`."""
+
+    @property
+    def start(self) -> int:
+        """int: Number of the first slot."""
+
+    @property
+    def end(self) -> int:
+        """int: Number of the first slot after the plan."""
+
+    def slots(self, begin: int, end: int, step: int = 1) -> Columns:
+        """Return the slots ``begin, begin + step, ...`` below ``end``."""
+
+
+def columns_of(plans: Sequence[Plan], numbers: range) -> Columns:
+    """Return the slots of some plans with these numbers."""
+    parts = []
+    for plan in plans:
+        low, high = max(numbers.start, plan.start), min(numbers.stop, plan.end)
+        low += (numbers.start - low) % numbers.step
+        if low < high:
+            parts.append(plan.slots(low, high, numbers.step))
+    return Columns.joined(parts)

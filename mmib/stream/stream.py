@@ -2,7 +2,7 @@
 """The stream of the slots of all plans, and the position of a run in it."""
 import copy
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ import torch
 from ..plans import EpochPlan
 from ..ranks import World
 from .schedule import Place, StepSize
-from .slots import Columns, Slots
+from .slots import Columns, Slots, columns_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,25 +299,9 @@ class Stream:
 
     # Slots -------------------------------------------------------------------
 
-    def _parts(self, begin: int, end: int) -> Iterator[Tuple[Dealt, int, int]]:
-        """Yield each plan with slots in a range, and the range within it."""
-        for plan in self.plans:
-            low, high = max(begin, plan.start), min(end, plan.end)
-            if low < high:
-                yield plan, low, high
-
-    def _range(self, begin: int, end: int, step: int = 1) -> Columns:
-        """Return the slots ``begin, begin + step, ...`` below ``end``."""
-        parts = []
-        for plan, low, high in self._parts(begin, end):
-            low += (begin - low) % step
-            if low < high:
-                parts.append(plan.slots(low, high, step))
-        return Columns.joined(parts)
-
     def slots_left(self) -> Columns:
         """Return the slots from the position on."""
-        return self._range(self.position, self.end)
+        return columns_of(self.plans, range(self.position, self.end))
 
     def at(self, numbers: np.ndarray) -> Columns:
         """Return the slots with these increasing numbers."""
@@ -327,7 +311,7 @@ class Stream:
         if end - begin == len(numbers):
             # All slots between the first and the last one: nothing is copied
             # if they are of one plan.
-            return self._range(begin, end)
+            return columns_of(self.plans, range(begin, end))
         bounds = np.searchsorted(numbers, [plan.end for plan in self.plans])
         return Columns.joined([
             plan.columns.at(numbers[low:high] - plan.start)
@@ -341,8 +325,8 @@ class Stream:
         """
         left = (self.end - begin) // world.size
         end = begin + min(count, left) * world.size
-        return self._range(begin + world.rank, end,
-                           world.size).indices.tolist()
+        own = range(begin + world.rank, end, world.size)
+        return columns_of(self.plans, own).indices.tolist()
 
     def batch(self,
               begin: int,
@@ -360,12 +344,13 @@ class Stream:
                 to None.
         """
         last = begin + size * world.size
-        own = self._range(begin + world.rank, last, world.size)
-        numbers = np.arange(begin + world.rank, last, world.size)
-        annealing = any(plan.annealing
-                        for plan, _, _ in self._parts(begin, begin + 1))
-        return Slots(numbers, own.indices, own.weights, own.relative_weights,
-                     end or last, annealing, self.numbering)
+        plans = [
+            plan for plan in self.plans
+            if plan.start < max(last, begin + 1) and begin < plan.end
+        ]
+        own = range(begin + world.rank, last, world.size)
+        annealing = bool(plans) and plans[0].annealing
+        return Slots(own, plans, end or last, annealing, self.numbering)
 
     # State -------------------------------------------------------------------
 

@@ -496,7 +496,8 @@ def test_a_compiled_step():
 # Memory ----------------------------------------------------------------------
 
 
-def test_scores_keep_no_batch_alive():
+@pytest.mark.parametrize('in_row', [True, False])
+def test_scores_keep_no_batch_alive(in_row):
     """A view of the losses would keep what they are a part of, and a loss that
     is changed in place would change its score."""
     trainer = pruned()
@@ -504,12 +505,20 @@ def test_scores_keep_no_batch_alive():
     of_all = torch.rand(1000, 20, requires_grad=True) * 2
     losses = of_all[0]
     before = losses.tolist()
-    trainer.session.weigh(losses, slots).mean().backward()
-    scores = trainer.audit.run.log._entries[-1].scores
-    assert scores.untyped_storage().nbytes() == 4 * len(slots)
+    part = slots if in_row else slots[np.arange(20)]
+    trainer.session.weigh(losses, part).mean().backward()
+    log = trainer.audit.run.log
+    if in_row:
+        stretch, = log._stretches
+        kept, most = stretch._rows, 2 * len(stretch._numbers)
+    else:
+        kept, most = log._entries[-1].scores, 20
+    assert kept.untyped_storage().nbytes() == 4 * most < of_all.nbytes
     with torch.no_grad():
         losses.zero_()
-    assert scores.tolist() == before
+    merged = log.merge(0, slots.end, 0)
+    assert merged.scores.tolist() == before
+    assert merged.numbers.tolist() == slots.numbers.tolist()
 
 
 def test_workers_that_persist_end_with_their_loader():

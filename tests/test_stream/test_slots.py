@@ -11,8 +11,9 @@ from mmib.stream.slots import Columns, Slots
 
 def slots_of(count):
     numbers = np.arange(count)
-    return Slots(3 * numbers, numbers + 5, np.float32(numbers / 2),
-                 np.float32(numbers / 4), 99, False, 'one')
+    columns = Columns(numbers + 5, np.float32(numbers / 2),
+                      np.ones(count, np.int16), np.float32(numbers / 4))
+    return Slots(3 * numbers, (), 99, False, 'one', columns)
 
 
 MASK = [True, False, True, True, False, False]
