@@ -219,22 +219,31 @@ class Session:
                 'outside of them, and `backward` on the result.')
         if not losses.requires_grad:
             return losses
+        if losses.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise Refusal(
+                'A CUDA graph that is captured around `weigh` would give each '
+                'replay the weights of one batch, and log no visit: capture '
+                'the model alone, by `torch.cuda.make_graphed_callables` or '
+                "`torch.compile(model, mode='reduce-overhead')`, and call "
+                '`weigh` outside of the graph.')
         self._check(losses, slots, predictions)
+        log = self._run.log
+        if torch._C._current_graph_task_id() != -1 and log.has_visited(slots):
+            # A checkpointed function is computed again in the backward pass.
+            # The first call has logged the visits, and sees the norms.
+            return weigh_losses(losses, *self._weights_of(slots, losses))
         self._dealer.note_weighed(slots)
         if losses.dtype in (torch.float16, torch.bfloat16):
             losses = losses.float()
         if slots.annealing:
-            self._run.log.record_unscored(slots.numbers)
+            log.record_unscored(slots.numbers)
             return losses
-        log = self._run.log
         views = log.views(slots, losses.device)
         if views is None:
             # A copy, because a view would keep the memory of the whole batch.
             scores = losses.detach().to(torch.float32, copy=True)
             entry = Entry(slots, scores)
-            relative_weights, weights = to_device(
-                np.array([slots.relative_weights, slots.weights]),
-                losses.device)
+            relative_weights, weights = self._weights_of(slots, losses)
         else:
             relative_weights, weights, scores, norms, *_ = views
             scores.copy_(losses.detach())
@@ -249,6 +258,12 @@ class Session:
             predictions.register_hook(entry.note_gradient)
         log.record(entry, views)
         return weigh_losses(losses, relative_weights, weights, entry.note_flow)
+
+    @staticmethod
+    def _weights_of(slots: Slots, losses: Tensor) -> Tensor:
+        """Return the relative weights and the weights, of shape (2, B)."""
+        rows = np.array([slots.relative_weights, slots.weights])
+        return to_device(rows, losses.device)
 
     def _check(self, losses: Tensor, slots: Slots,
                predictions: Optional[Tensor]) -> None:

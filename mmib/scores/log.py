@@ -209,6 +209,11 @@ class VisitLog:
             views = newest.views(slots)
         return views
 
+    def has_visited(self, slots: Slots) -> bool:
+        """Return whether a slot, or a later one, was visited since the last
+        merge."""
+        return slots.first is not None and slots.first < self._visited_until
+
     def record(self, entry: Entry, views: Optional[Views] = None) -> None:
         """Add an entry. If several entries have the same slot, the last one
         counts.

@@ -4,6 +4,7 @@ import copy
 import functools
 import gc
 import warnings
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from mmengine.dataset import DefaultSampler, InfiniteSampler
 from torch.autograd import forward_ad
+from torch.utils.checkpoint import checkpoint
 
 from mmib.pruning import (EpochPlan, MeanThreshold, Neyman, RandomPruning,
                           ScoreOnly)
@@ -96,6 +98,44 @@ def test_norms_with_accumulation():
             total.backward()
         trainer.optimizer.step()
     check_norms(trainer.session, expected)
+
+
+@pytest.mark.parametrize('reentrant', [False, True])
+def test_norms_within_a_checkpointed_function(reentrant):
+    """Each image has one visit, with its norm, though the function is computed
+    twice."""
+    trainer, expected = pruned(), {}
+    for slots, (inputs, labels, images) in trainer.audit.loader(20):
+
+        def step(inputs):
+            logits = trainer.model(inputs)
+            losses = F.cross_entropy(logits, labels, reduction='none')
+            return trainer.session.weigh(losses, slots, logits).mean()
+
+        logits = trainer.model(inputs)
+        losses = F.cross_entropy(logits, labels, reduction='none')
+        expected |= true_norms(slots, losses, logits)
+        weights = torch.from_numpy(slots.weights)
+        own = torch.autograd.grad((weights * losses).mean(),
+                                  [*trainer.model.parameters()])
+        trainer.optimizer.zero_grad()
+        checkpoint(
+            step, inputs.requires_grad_(), use_reentrant=reentrant).backward()
+        for parameter, gradient in zip(trainer.model.parameters(), own):
+            torch.testing.assert_close(parameter.grad, gradient)
+        trainer.optimizer.step()
+    check_norms(trainer.session, expected)
+
+
+def test_a_captured_graph():
+    """A graph would keep the weights of one batch."""
+    trainer = pruned()
+    slots, (inputs, labels, _) = next(iter(trainer.audit.loader(20)))
+    losses = F.cross_entropy(trainer.model(inputs), labels, reduction='none')
+    with mock.patch.object(torch.Tensor, 'is_cuda', True), mock.patch(
+            'torch.cuda.is_current_stream_capturing',
+            lambda: True), refused('make_graphed_callables'):
+        trainer.session.weigh(losses, slots)
 
 
 def test_norms_with_mixed_precision():
