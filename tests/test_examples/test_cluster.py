@@ -71,10 +71,15 @@ def start(*command):
     path = os.pathsep.join([str(CLUSTER), str(CLUSTER.parents[1]), *sys.path])
     return subprocess.run(
         command,
-        env=dict(os.environ, PYTHONPATH=path, OMP_NUM_THREADS='1'),
+        env=dict(
+            os.environ,
+            PYTHONPATH=path,
+            OMP_NUM_THREADS='1',
+            # The address of a host may be one that gloo waits for in vain.
+            GLOO_SOCKET_IFNAME='lo'),
         capture_output=True,
         text=True,
-        timeout=900)
+        timeout=600)
 
 
 def test_torchrun_restarts_after_a_killed_rank(tmp_path, whole):
