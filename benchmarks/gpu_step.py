@@ -55,7 +55,8 @@ MAX_ITERS = 100_000
 
 @DATASETS.register_module()
 class SyntheticImages(BaseDataset):
-    """Noise in memory, of which images share a few samples."""
+    """Noise, of which images share a few samples. On a GPU they lie in its
+    memory, so that a step waits for no copy."""
 
     NUM_SAMPLES = 16
 
@@ -71,6 +72,9 @@ class SyntheticImages(BaseDataset):
         self.labels = torch.randint(num_classes, shape, generator=rng)
         if segments:
             self.labels[torch.rand(shape, generator=rng) < 0.1] = 255
+        device = 'cuda' if torch.cuda.is_available() else 'cpu'
+        self.images, self.labels = (
+            each.to(device) for each in (self.images, self.labels))
         super().__init__()
 
     def load_data_list(self):

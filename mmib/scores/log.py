@@ -7,7 +7,7 @@ a plan needs the scores, the ranks exchange their rows, and each rank copies
 them to the host once. All later computations are on arrays that are equal on
 all ranks.
 """
-from typing import Any, Dict, List, NamedTuple, Optional, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 import torch
@@ -267,6 +267,24 @@ class VisitLog:
             self._numbers[:0] = [entry.numbers for entry in late]
         return bool(late)
 
+    def _with_stretches(self) -> Tuple[List[Tensor], List[np.ndarray]]:
+        """Return all rows and their numbers. Slots that were visited again are
+        in entries, of which the last one counts."""
+        values = [rows for each in self._stretches for rows in each.values()]
+        written = [own for each in self._stretches for own in each.written()]
+        return values + self._packed, written + self._numbers
+
+    def __getstate__(self) -> Dict[str, Any]:
+        # In a copy, views would be tensors of their own.
+        packed, numbers = self._with_stretches()
+        return dict(
+            vars(self),
+            _packed=packed,
+            _numbers=numbers,
+            _stretches=[],
+            _newest={},
+            _waiting=[])
+
     def merge(self,
               first: int,
               position: int,
@@ -294,11 +312,7 @@ class VisitLog:
             self.probe = None
         waiting = _awaiting([*self._late, *self._waiting, *self._entries])
         self._pack(len(self._entries))
-        # Slots that were visited again are in entries, of which the last one
-        # counts.
-        for stretch in reversed(self._stretches):
-            self._packed[:0] = stretch.values()
-            self._numbers[:0] = stretch.written()
+        self._packed, self._numbers = self._with_stretches()
         has_late = False
         if self.has_other_term:
             for rows in self._packed:

@@ -264,7 +264,7 @@ def test_a_copy_goes_on(duplicate):
     """Also of a Session that hears signals of the cluster."""
     whole, part = own(MeanThreshold()), own(MeanThreshold())
     assert not part.wants_to_stop
-    steps = loop(part, 4, 6)
+    steps = loop(part, 4, 2)
     with said('goes on'):
         assert steps + loop(duplicate(part), 4) == loop(whole, 4)
 

@@ -89,14 +89,21 @@ def train(folder, world_size, num_workers, stop=None):
         return codes
 
 
+def sleep_for_long(begun):
+    begun.set()
+    time.sleep(60)
+
+
 def hear_of_other_runs(rank):
     """A child that doesn't train ends at a signal, and a run is heard after
     another one that broke off."""
     broken, run = mmib.stop.StopSignal(), mmib.stop.StopSignal()
     broken.listen()
-    child = multiprocessing.get_context('fork').Process(
-        target=time.sleep, args=(60, ))
+    fork = multiprocessing.get_context('fork')
+    begun = fork.Event()
+    child = fork.Process(target=sleep_for_long, args=(begun, ))
     child.start()
+    begun.wait(30)
     child.terminate()
     child.join(30)
     assert child.exitcode == -signal.SIGTERM
