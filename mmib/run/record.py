@@ -57,7 +57,7 @@ class PlanRecord:
     def cut(self, kept: int, scale: float) -> 'PlanRecord':
         """Return the record after slots of the rest were left out: how many
         slots the plan keeps now, and the factor of the weights of the other
-        slots. The counts of the tiers stay those of the plan as it was drawn.
+        slots. The counts of the tiers stay as they were drawn.
         """
         return replace(
             self,

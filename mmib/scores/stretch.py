@@ -25,8 +25,8 @@ class Views(NamedTuple):
         stretch (Stretch): The stretch that the views belong to.
         row (int): The first row of the views in the stretch.
         parts (tuple[Tensor]): Relative weights and weights over B, the factors
-            of a mean over the batch. Empty where nobody needs them, or B isn't
-            that of the stretch.
+            of a mean over the batch. Empty where nobody needs them, or where B
+            isn't the batch size of the stretch.
     """
 
     relative_weights: Tensor

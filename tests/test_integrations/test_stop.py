@@ -21,6 +21,7 @@ transformers = pytest.importorskip('transformers')
 
 from mmib.integrations.lightning import InfoBatchCallback  # noqa: E402
 from mmib.integrations.transformers import InfoBatchTrainerMixin  # noqa: E402
+from tests.test_integrations.test_lightning import RandomStates  # noqa: E402
 
 EPOCHS, STOP = 6, 14
 with_dropout = functools.partial(network, torch.nn.Dropout())
@@ -46,22 +47,6 @@ class Steps:
 def losses_of(model, inputs, labels):
     logits = model(inputs)
     return F.cross_entropy(logits, labels, reduction='none'), logits
-
-
-class RandomStates(L.pytorch.Callback):
-    """Keep the random state of torch, which Lightning leaves out."""
-
-    state = None
-
-    def on_save_checkpoint(self, trainer, module, checkpoint):
-        checkpoint['random_state'] = torch.get_rng_state()
-
-    def on_load_checkpoint(self, trainer, module, checkpoint):
-        self.state = checkpoint['random_state']
-
-    def on_train_start(self, trainer, module):
-        if self.state is not None:
-            torch.set_rng_state(self.state)
 
 
 class Average(L.pytorch.Callback):
