@@ -275,8 +275,8 @@ class Stream:
         left, mean = rest.at(rows), plan.mean_weight * factor
         weights = left.weights * factor
         left = left._replace(weights=weights, relative_weights=weights / mean)
-        # A user's policy may draw an image twice. The slots before the position
-        # don't count, because they are gone after a resume.
+        # A user's policy may draw an image twice. The slots before the
+        # position don't count, because they are gone after a resume.
         left_out = self._mask(rest.indices) & ~self._mask(left.indices)
         done = plan.slots(plan.start, max(self.position, plan.start))
         self.numbering = object()
