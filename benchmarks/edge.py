@@ -41,7 +41,7 @@ def edges(size):
     run = Run(
         np.arange(size),
         Timed(ratio=0.6),
-        Schedule.of(
+        Schedule(
             size,
             steps,
             BATCH_SIZE,

@@ -529,7 +529,7 @@ def _schedule_of(size: int, stream: bool, policy: Policy, epochs: int,
                  delta: float, start: float) -> Schedule:
     """Return the schedule of a Session."""
     if not stream:
-        return Schedule.of(
+        return Schedule(
             size,
             epochs,
             size,
@@ -545,7 +545,7 @@ def _schedule_of(size: int, stream: bool, policy: Policy, epochs: int,
             'over the data, and a Session needs two, because nothing can be '
             'pruned in the first one: give the Session at least '
             f'{math.ceil(2 / ratio)} `epochs`.')
-    return Schedule.of(
+    return Schedule(
         size,
         length,
         1,

@@ -51,8 +51,8 @@ def check_fractions(delta: float, start: float, place: str) -> None:
     """Check the fractions of a run between which plans may prune.
 
     Args:
-        delta (float): See :meth:`Schedule.of`.
-        start (float): See :meth:`Schedule.of`.
+        delta (float): See :class:`Schedule`.
+        start (float): See :class:`Schedule`.
         place (str): Where the user gives the arguments, such as ``'of a
             Session'``.
     """
@@ -81,10 +81,11 @@ class Schedule:
 
     Args:
         pass_length (int): Slots of a full pass.
-        length (int): Length of the run on the clock.
-        start_at (int): Time on the clock before which nothing is pruned.
-        annealing_from (int): Time on the clock from which on nothing is
-            pruned.
+        count (int): Number of steps or epochs of the run.
+        size (int): Slots of each step or epoch.
+        delta (float): Fraction of the run after which nothing is pruned, in
+            [0, 1]. The number of steps or epochs is rounded.
+        start (float): Fraction of the run before which nothing is pruned.
         by_epoch (bool): Whether each plan is an epoch.
         first_pass (int, optional): Slots until each index of the dataset was
             dealt once, which for a RepeatDataset are several passes. If None,
@@ -92,24 +93,26 @@ class Schedule:
         stream_end (int, optional): The slot at which the stream ends. None
             where the loop ends the run. Defaults to None.
         min_gap (int): Minimum number of slots between two reads of the scores,
-            and between two plans in the log, with few exceptions. Defaults to
-            0.
+            and between two plans in the log. Defaults to 0.
     """
 
     def __init__(self,
                  pass_length: int,
-                 length: int,
-                 start_at: int,
-                 annealing_from: int,
+                 count: int,
+                 size: int,
+                 delta: float,
+                 start: float,
                  by_epoch: bool,
                  first_pass: Optional[int] = None,
                  stream_end: Optional[int] = None,
                  min_gap: int = 0) -> None:
-        self.pass_length, self.length = pass_length, length
-        self.start_at, self.annealing_from = start_at, annealing_from
-        self.by_epoch, self.min_gap = by_epoch, min_gap
-        self.stream_end = stream_end
+        self.pass_length, self.by_epoch = pass_length, by_epoch
         self.first_pass = first_pass or pass_length
+        self.stream_end, self.min_gap = stream_end, min_gap
+        # Times on the clock.
+        self.length = count * size
+        self.start_at = round(start * count) * size
+        self.annealing_from = round(delta * count) * size
         self.zero = Place(0, 0)
         """Place: The place from which the run counts. This place is (0, 0)
         unless the run was resumed with another batch size or without scores.
@@ -117,24 +120,6 @@ class Schedule:
         pruned before a start without scores."""
         self.fresh_from = 0
         """int: The slot at which all scores were last reset to 1."""
-
-    @classmethod
-    def of(cls, pass_length: int, count: int, size: int, delta: float,
-           start: float, **kwargs: Any) -> 'Schedule':
-        """Return the schedule of a run of so many steps or epochs.
-
-        Args:
-            pass_length (int): Slots of a full pass.
-            count (int): Number of steps or epochs.
-            size (int): Slots of each of them.
-            delta (float): Fraction of the run after which nothing is pruned,
-                in [0, 1]. The number of steps or epochs is rounded.
-            start (float): Fraction of the run before which nothing is pruned.
-            **kwargs: Other arguments of :class:`Schedule`.
-        """
-        return cls(pass_length, count * size,
-                   round(start * count) * size,
-                   round(delta * count) * size, **kwargs)
 
     def clock(self, place: Place) -> float:
         """Return the time at a place."""
@@ -189,9 +174,7 @@ class Schedule:
         """Return the progress that a policy gets for the first plan that
         prunes. All plans until then are full."""
         first = self.prune_from
-        if self.by_epoch:
-            return self.progress(Place(first, first))
-        spent, covered = self.zero
+        spent, covered = (0, 0) if self.by_epoch else self.zero
         return self.progress(Place(first + spent, first + covered))
 
     def outcome(self, share: float) -> Tuple[float, float]:

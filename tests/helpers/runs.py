@@ -109,7 +109,7 @@ class DrivenRun:
         max_steps (int): Steps of the run, by epochs epochs.
         annealing_step (int): The step, by epochs the epoch, with which
             annealing begins.
-        start (float): See :meth:`Schedule.of`.
+        start (float): See :class:`Schedule`.
         images (np.ndarray, optional): See :class:`Run`. If None, ``size``
             images.
         size (int): Slots of a full pass.
@@ -151,7 +151,7 @@ class DrivenRun:
         self.plans = plans_of(self.run)
 
     def schedule_of(self, size, max_steps, delta, start, first_pass, by_epoch):
-        return Schedule.of(
+        return Schedule(
             size,
             max_steps,
             size if by_epoch else self.batch_size,

@@ -22,7 +22,7 @@ def test_schedulers_make_the_steps_of_the_baseline(per_epoch, sizes,
     up for one that has no whole batch."""
     run = Run(
         np.arange(400), RandomPruning(),
-        Schedule.of(400, 5, 400, 1, 0, by_epoch=True), print)
+        Schedule(400, 5, 400, 1, 0, by_epoch=True), print)
     steps_of_run, stream = ScheduleSteps(run, per_epoch), run.stream
     iteration = steps = 0
     for epoch, size in enumerate(sizes):

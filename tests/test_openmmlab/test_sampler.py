@@ -50,9 +50,9 @@ def run_of(sampler, policy=None, by_epoch=False):
     a policy draws each plan but the first."""
     size, indices = sampler.num_images, sampler.num_indices
     if by_epoch:
-        schedule = Schedule.of(indices, 9, indices, 1., 0., by_epoch=True)
+        schedule = Schedule(indices, 9, indices, 1., 0., by_epoch=True)
     else:
-        schedule = Schedule.of(
+        schedule = Schedule(
             size, 10**6, 1, 1., 0., by_epoch=False, first_pass=indices)
     run = Run(
         np.arange(indices) % size,

@@ -106,7 +106,7 @@ def tables_of(scores):
 
 SCORES = np.random.default_rng(0).lognormal(size=50).astype(np.float32)
 
-EPOCHS = Schedule.of(50, 10, 50, 0.8, 0, by_epoch=True)
+EPOCHS = Schedule(50, 10, 50, 0.8, 0, by_epoch=True)
 
 
 def drawn(policy,
@@ -212,7 +212,7 @@ def test_the_mean_weight_of_a_plan_without_its_tail(normalize):
 
 def stream_of(start=0.):
     """The schedule of a run of 5000 slots that reads scores every 60."""
-    return Schedule.of(50, 1000, 5, 0.85, start, by_epoch=False, min_gap=60)
+    return Schedule(50, 1000, 5, 0.85, start, by_epoch=False, min_gap=60)
 
 
 def next_plan(schedule, tables, reading, place, policy):

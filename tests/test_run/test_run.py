@@ -512,7 +512,7 @@ def test_the_budget_after_beginning_within_a_run_by_epochs(size, resumed):
     """What was saved before isn't spent, whatever the size of the dataset."""
 
     def new():
-        schedule = Schedule.of(size, 100, size, 0.85, 0., by_epoch=True)
+        schedule = Schedule(size, 100, size, 0.85, 0., by_epoch=True)
         return Run(
             np.arange(size),
             Neyman(),

@@ -468,7 +468,7 @@ def run_of(ends):
     run = Run(
         np.arange(24) // 2,
         RandomPruning(),
-        Schedule.of(24, 3, 24, delta=1., start=0., by_epoch=True),
+        Schedule(24, 3, 24, delta=1., start=0., by_epoch=True),
         warn=[].append,
         seed=0,
         ema=0.5)

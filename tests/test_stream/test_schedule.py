@@ -11,7 +11,7 @@ from mmib.stream.schedule import Place, Schedule, check_fractions
 
 def by_epochs(start=0.):
     """20 epochs of 100 slots, of which the last 3 are annealing."""
-    return Schedule.of(100, 20, 100, 0.85, start, by_epoch=True)
+    return Schedule(100, 20, 100, 0.85, start, by_epoch=True)
 
 
 @pytest.mark.parametrize('start, first', [(0, 1), (0.05, 1), (0.3, 6)])
@@ -36,8 +36,7 @@ def test_a_stream_prunes_from_the_edge_of_a_pass(pass_length, count, size,
                                                  delta, start):
     """Pruning begins with the first pass at or after `start`, and annealing
     within a pass. Both fractions are rounded to steps."""
-    schedule = Schedule.of(
-        pass_length, count, size, delta, start, by_epoch=False)
+    schedule = Schedule(pass_length, count, size, delta, start, by_epoch=False)
     assert schedule.length == count * size
     assert schedule.annealing_from == round(delta * count) * size
     edges = range(pass_length, count * size + 2 * pass_length, pass_length)
@@ -62,7 +61,7 @@ def test_a_stream_prunes_from_the_edge_of_a_pass(pass_length, count, size,
 
 def test_the_room_until_a_stream_ends():
     """Annealing has no other bound than the end of the stream."""
-    schedule = Schedule.of(100, 250, 1, 0.8, 0, by_epoch=False, stream_end=250)
+    schedule = Schedule(100, 250, 1, 0.8, 0, by_epoch=False, stream_end=250)
     rooms = [
         schedule.room(Place(spent, spent)) for spent in (0, 199, 200, 249)
     ]
@@ -81,9 +80,9 @@ def test_the_budget_is_met(by_epoch, policy, delta, start):
     run ends as was forecast."""
     length = round(50_000 * policy.ratio)
     if by_epoch:
-        schedule = Schedule.of(1000, 50, 1000, delta, start, by_epoch=True)
+        schedule = Schedule(1000, 50, 1000, delta, start, by_epoch=True)
     else:
-        schedule = Schedule.of(
+        schedule = Schedule(
             1000, length // 10, 10, delta, start, by_epoch=False)
     place, shares = Place(0, 0), []
     while schedule.clock(place) < schedule.length:
@@ -139,7 +138,7 @@ def test_a_stream_that_began_elsewhere(fresh_from, spent, covered):
     this size would have spent. Passes begin at multiples of their length in
     the stream all the same, and all indices of a repeated dataset are dealt
     once before."""
-    schedule = Schedule.of(10, 600, 1, 1, 0.1, by_epoch=False, first_pass=30)
+    schedule = Schedule(10, 600, 1, 1, 0.1, by_epoch=False, first_pass=30)
     schedule.fresh_from, schedule.zero = fresh_from, Place(spent, covered)
     first = schedule.prune_from + spent
     slots = range(0, 1000, 10)
@@ -154,7 +153,7 @@ def test_a_stream_that_began_elsewhere(fresh_from, spent, covered):
     # Until then, all plans are full.
     begun = schedule.first_progress()
     assert (begun.spent, begun.covered) == (first - spent, first - spent)
-    other = Schedule.of(10, 60, 10, 1, 0.1, by_epoch=False, first_pass=30)
+    other = Schedule(10, 60, 10, 1, 0.1, by_epoch=False, first_pass=30)
     other.load_state_dict(schedule.state_dict())
     assert (other.zero, other.fresh_from) == (schedule.zero, fresh_from)
     assert other.prune_from == schedule.prune_from

@@ -39,8 +39,8 @@ class Iterations:
         pass_length (int): Slots of a full pass.
         slots_per_iter (int): Slots of an iteration, of all ranks.
         length (int): Length of the run in :attr:`unit`.
-        delta (float): See :meth:`Schedule.of`.
-        start (float): See :meth:`Schedule.of`. Defaults to 0.
+        delta (float): See :class:`Schedule`.
+        start (float): See :class:`Schedule`. Defaults to 0.
         iters_per_epoch (int, optional): Iterations of an epoch of the
             baseline. None if the run counts iterations. Defaults to None.
         first_pass (int, optional): See :class:`Schedule`. Defaults to None.
@@ -68,7 +68,7 @@ class Iterations:
         """int: Iterations that learning rate schedulers are built for:
         iterations of the run, or by epochs iterations of the baseline."""
         self._size = pass_length if by_epoch else slots_per_iter
-        self.schedule = Schedule.of(
+        self.schedule = Schedule(
             pass_length,
             length,
             self._size,
