@@ -300,8 +300,7 @@ class Run:
             merged = self.log.merge(stream.first, stream.position,
                                     self.checksum, self.world)
             stream.advance(merged.position)
-            for numbers in (merged.numbers, merged.unscored):
-                table.count_visits(stream.at(numbers).indices)
+            table.count_visits(stream.at(merged.unscored).indices)
             # In MMEngine, a batch is logged after its backward pass.
             self._look_for_norms(merged, decides_norms
                                  or self._every_rank_trains)
@@ -311,18 +310,18 @@ class Run:
     def _add(self, merged: Merged) -> None:
         """Add the scores and norms of visits to the table."""
         stream, table = self.stream, self.table
-        before, norms = table.non_finite, merged.norms
-        if self.lacks_norms:
-            # Negative losses are no norms.
-            is_negative = (merged.scores < 0).any()
-            if is_negative:
-                self._warn_once('negative', f'{_NEGATIVE}.')
-            norms = np.full_like(norms,
-                                 np.nan) if is_negative else merged.scores
-        times = np.minimum(self._times(merged.numbers), _LARGEST)
-        table.add(
-            stream.at(merged.numbers), times.astype(np.int32), merged.scores,
-            norms)
+        before = table.non_finite
+        # Negative losses are no norms.
+        is_negative = bool(self.lacks_norms and (merged.scores < 0).any())
+        if is_negative:
+            self._warn_once('negative', f'{_NEGATIVE}.')
+        for numbers, scores, norms in merged.blocks():
+            if self.lacks_norms:
+                norms = np.full_like(norms, np.nan) if is_negative else scores
+            slots = stream.at(numbers)
+            times = np.minimum(self._times(numbers), _LARGEST)
+            table.count_visits(slots.indices)
+            table.add(slots, times.astype(np.int32), scores, norms)
         if not self.lacks_norms:
             table.add_late(stream.at(merged.late_numbers), merged.late_norms)
         total = table.non_finite
@@ -337,8 +336,8 @@ class Run:
         """Find out whether losses must stand in for norms, and warn if so.
         With ``decides``, norms that are unknown by now can't be seen."""
         has_other_term = self.log.has_other_term
-        norms = np.concatenate([merged.norms, merged.late_norms])
-        if not np.isnan(norms).all():
+        if not (np.isnan(merged.norms).all()
+                and np.isnan(merged.late_norms).all()):
             self.lacks_norms = False
         elif decides and self.lacks_norms is None and len(merged.numbers):
             self.lacks_norms = True

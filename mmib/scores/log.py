@@ -7,7 +7,8 @@ a plan needs the scores, the ranks exchange their rows, and each rank copies
 them to the host once. All later computations are on arrays that are equal on
 all ranks.
 """
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import (Any, Dict, Iterator, List, NamedTuple, Optional, Tuple,
+                    Union)
 
 import numpy as np
 import torch
@@ -27,6 +28,8 @@ _PACKED_ENTRIES = 32
 _LARGEST_ERROR = 0.05
 # At most so many entries wait for a backward pass, which may never come.
 _MOST_WAITING = 1024
+# Visits of a block, whose arrays stay in the processor's cache.
+_BLOCK = 1 << 17
 
 
 class Entry:
@@ -149,6 +152,12 @@ class Merged(NamedTuple):
     unscored: np.ndarray
     late_numbers: np.ndarray = np.empty(0, np.int64)
     late_norms: np.ndarray = np.empty(0, np.float32)
+
+    def blocks(self) -> Iterator[Tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield the numbers, scores and norms of many slots with a score."""
+        for begin in range(0, len(self.numbers), _BLOCK):
+            rows = slice(begin, begin + _BLOCK)
+            yield self.numbers[rows], self.scores[rows], self.norms[rows]
 
 
 class VisitLog:

@@ -10,9 +10,6 @@ from ..errors import Refusal
 from ..stream.slots import Columns
 from . import worth
 
-# Visits that the table takes in at once: their arrays stay in the processor's
-# cache.
-_BLOCK = 1 << 17
 # `np.add.at` takes 30 times as long where it has to convert a number.
 _ONE = np.int32(1)
 # The record of an image. A visit reads and writes the whole record, so its
@@ -70,7 +67,6 @@ class ImageTable:
         self._repeats = (images != np.arange(len(images))).any()
         size = int(images.max()) + 1
         self._sampled = _draw_sampled(size)
-        self._seen = np.zeros(size, bool)
         self._records = np.zeros(size, [*_FIELDS.items()])
         self._view_records()
         self.scores[:] = self.averages[:] = 1
@@ -136,12 +132,6 @@ class ImageTable:
                 (K,).
             norms (np.ndarray): Norm of each visit, float32 of shape (K,).
         """
-        for begin in range(0, len(scores), _BLOCK):
-            rows = slice(begin, begin + _BLOCK)
-            self._add(slots.at(rows), times[rows], scores[rows], norms[rows])
-
-    def _add(self, slots: Columns, times: np.ndarray, scores: np.ndarray,
-             norms: np.ndarray) -> None:
         counts = np.ones(len(scores), bool)
         if self.score == 'gradient':
             scores = norms
@@ -185,7 +175,7 @@ class ImageTable:
         visit is the first visit of its image."""
         are_first = np.empty(len(images), bool)
         all_count, share = counts.all(), np.float32(self.ema or AVERAGE)
-        for rows in rounds(images, self._seen):
+        for rows in rounds(images):
             of, new, now = images[rows], scores[rows], times[rows]
             known = self._records[of]
             is_first = are_first[rows] = known['last_visit'] == 0
@@ -243,27 +233,23 @@ def _draw_sampled(size: int) -> Optional[np.ndarray]:
     return sampled
 
 
-def rounds(images: np.ndarray, seen: np.ndarray) -> Iterator[Any]:
+def rounds(images: np.ndarray) -> Iterator[Any]:
     """Divide visits into rounds. An image occurs at most once in a round, and
     its visits stay in their order.
 
     Args:
         images (np.ndarray): Image of each visit, integer of shape (K,).
-        seen (np.ndarray): A buffer with False for each image of the dataset,
-            bool. Its values change meanwhile, and are False again at the end.
 
     Yields:
         np.ndarray or slice: Numbers of the visits of a round, increasing.
     """
-    seen[images] = True
-    once = np.count_nonzero(seen) == len(images)
-    seen[images] = False
-    if once:
+    in_order = np.sort(images.astype(np.int32))
+    if (in_order[1:] != in_order[:-1]).all():
         # The usual case: a plan has an image once.
         yield slice(None)
         return
     rest = np.arange(len(images))
-    places = np.empty(len(seen), np.int32)
+    places = np.empty(int(in_order[-1]) + 1, np.int32)
     while len(rest):
         # If an entry gets several values, numpy writes the last one.
         places[images[rest[::-1]]] = rest[::-1]
