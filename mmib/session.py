@@ -238,16 +238,15 @@ class Session:
         if slots.annealing:
             log.record_unscored(slots.numbers)
             return losses
-        views = log.views(slots, losses.device)
+        views, row = log.views(slots, losses.device), None
         if views is None:
             # A copy, because a view would keep the memory of the whole batch.
             scores = losses.detach().to(torch.float32, copy=True)
             entry = Entry(slots, scores)
             relative_weights, weights = self._weights_of(slots, losses)
         else:
-            relative_weights, weights, scores, norms, *_ = views
-            scores.copy_(losses.detach())
-            entry = Entry(slots, scores, row=norms)
+            relative_weights, weights, row, norms, *_ = views
+            entry = Entry(slots, row, row=norms)
         if predictions is not None and predictions.requires_grad:
             entry.awaits_norms = True
             plan = self._run.stream.current
@@ -257,7 +256,8 @@ class Session:
                 log.probe = entry
             predictions.register_hook(entry.note_gradient)
         log.record(entry, views)
-        return weigh_losses(losses, relative_weights, weights, entry.note_flow)
+        return weigh_losses(losses, relative_weights, weights, entry.note_flow,
+                            row)
 
     @staticmethod
     def _weights_of(slots: Slots, losses: Tensor) -> Tensor:

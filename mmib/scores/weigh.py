@@ -35,19 +35,20 @@ class _WeighLosses(torch.autograd.Function):
     """Multiply values by some weights, and their gradients by others."""
 
     @staticmethod
-    def forward(ctx: Any, losses: Tensor, value_weights: Tensor,
-                gradient_weights: Tensor, reduce: bool,
-                note: Optional[Callable[[Tensor], None]]) -> Tensor:
-        ctx.save_for_backward(gradient_weights)
+    def forward(ctx: Any, losses: Tensor, weights: Tuple[Tensor, Tensor],
+                reduce: bool, note: Optional[Callable[[Tensor], None]],
+                scores: Optional[Tensor]) -> Tensor:
+        value_weights, ctx.gradient_weights = weights
         ctx.note = note
+        if scores is not None:
+            scores.copy_(losses)
         if reduce:
             return torch.dot(losses, value_weights)
         return losses * value_weights
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        gradient_weights, = ctx.saved_tensors
-        weighted = gradient * gradient_weights
+        weighted = gradient * ctx.gradient_weights
         if ctx.note is not None:
             ctx.note(weighted)
         return weighted, None, None, None, None
@@ -56,7 +57,8 @@ class _WeighLosses(torch.autograd.Function):
 def weigh_losses(losses: Tensor,
                  value_weights: Tensor,
                  gradient_weights: Tensor,
-                 note: Optional[Callable[[Tensor], None]] = None) -> Tensor:
+                 note: Optional[Callable[[Tensor], None]] = None,
+                 scores: Optional[Tensor] = None) -> Tensor:
     """Weigh the losses of images.
 
     The value of a loss is multiplied by the relative weight of the image, and
@@ -71,20 +73,22 @@ def weigh_losses(losses: Tensor,
         note (Callable, optional): Called in the backward pass with the
             weighted gradient, which flows on into the losses. Defaults to
             None.
+        scores (Tensor, optional): Where the losses are copied to, of shape
+            (B,). Defaults to None.
 
     Returns:
         Tensor: Losses of shape (B,).
     """
-    return _WeighLosses.apply(losses, value_weights, gradient_weights, False,
-                              note)
+    return _WeighLosses.apply(losses, (value_weights, gradient_weights), False,
+                              note, scores)
 
 
 def weighted_sum(losses: Tensor, value_weights: Tensor,
                  gradient_weights: Tensor) -> Tensor:
     """Return the sum of the weighted losses of :func:`weigh_losses`, in one
     operation."""
-    return _WeighLosses.apply(losses, value_weights, gradient_weights, True,
-                              None)
+    return _WeighLosses.apply(losses, (value_weights, gradient_weights), True,
+                              None, None)
 
 
 class _WeighGradients(torch.autograd.Function):
