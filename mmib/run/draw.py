@@ -21,9 +21,6 @@ class Reading(NamedTuple):
             (pass_length,). None before the first read.
         mean_score (float): Mean of the scores. Defaults to 1.
         mean_ratio (MeanRatio): V of the run until the read.
-        sums (np.ndarray, optional): :func:`~mmib.worth.tier_sums` of the
-            visits between the previous read and this read. None once a plan
-            was drawn from them. Defaults to None.
         read_at (int): Slots spent before the last plan that scores were read
             for.
         logged_at (float): Slots spent before the last plan with a line in the
@@ -33,7 +30,6 @@ class Reading(NamedTuple):
     scores: Optional[np.ndarray] = None
     mean_score: float = 1.
     mean_ratio: MeanRatio = MeanRatio()
-    sums: Optional[np.ndarray] = None
     read_at: int = 0
     logged_at: float = -math.inf  # The first plan has a line.
 
@@ -62,13 +58,17 @@ def read(table: ImageTable, reading: Reading, pass_length: int) -> Reading:
     return reading._replace(
         scores=scores,
         mean_score=float(scores.mean()),
-        mean_ratio=reading.mean_ratio.add(table.sums),
-        sums=table.sums)
+        mean_ratio=reading.mean_ratio.add(table.sums))
 
 
-def draw(policy: Policy, schedule: Schedule, reading: Reading, place: Place,
-         step: Optional[StepSize], rng: np.random.Generator,
-         normalize: bool) -> EpochPlan:
+def draw(policy: Policy,
+         schedule: Schedule,
+         reading: Reading,
+         place: Place,
+         step: Optional[StepSize],
+         rng: np.random.Generator,
+         normalize: bool,
+         sums: Optional[np.ndarray] = None) -> EpochPlan:
     """Draw the next plan: a full plan if nothing is to be pruned yet, or no
     more. Only ``rng`` and the policy change.
 
@@ -81,21 +81,29 @@ def draw(policy: Policy, schedule: Schedule, reading: Reading, place: Place,
             isn't by epochs, where a step may span two plans.
         rng (np.random.Generator): Source of every random choice.
         normalize (bool): Whether the mean weight of a plan is 1.
+        sums (np.ndarray, optional): :func:`~mmib.worth.tier_sums` of the
+            visits between the last two reads, if scores were read for this
+            plan. Defaults to None.
     """
     if (not schedule.may_prune(schedule.clock(place))
             or reading.scores is None):
         return EpochPlan.full(np.arange(schedule.pass_length))
     progress = schedule.progress(place)
-    if reading.sums is not None:
-        progress = progress._replace(norms=mean_squares(reading.sums))
+    if sums is not None:
+        progress = progress._replace(norms=mean_squares(sums))
     tail = step and partial(step.tail, pass_length=schedule.pass_length)
     plan = draw_plan(policy, reading.scores, progress, rng, tail)
     return plan.normalized() if normalize and not plan.is_full else plan
 
 
-def record_of(plan: EpochPlan, schedule: Schedule, reading: Reading,
-              place: Place, first_slot: int, epoch: int,
-              is_first_of_annealing: bool) -> PlanRecord:
+def record_of(plan: EpochPlan,
+              schedule: Schedule,
+              reading: Reading,
+              place: Place,
+              first_slot: int,
+              epoch: int,
+              is_first_of_annealing: bool,
+              sums: Optional[np.ndarray] = None) -> PlanRecord:
     """Return the record of a plan.
 
     Args:
@@ -106,6 +114,7 @@ def record_of(plan: EpochPlan, schedule: Schedule, reading: Reading,
         first_slot (int): Number of the first slot of the plan.
         epoch (int): Epoch of the plan, from 1.
         is_first_of_annealing (bool): Whether annealing begins with the plan.
+        sums (np.ndarray, optional): See :func:`draw`. Defaults to None.
     """
     size = schedule.pass_length
     is_logged = bool(is_first_of_annealing
@@ -125,7 +134,7 @@ def record_of(plan: EpochPlan, schedule: Schedule, reading: Reading,
         epoch=epoch,
         first_slot=first_slot,
         mean_score=reading.mean_score,
-        variance_ratio=_known_ratio(reading.sums),
+        variance_ratio=_known_ratio(sums),
         mean_ratio=reading.mean_ratio.mean(),
         note=plan.note,
         logged=is_logged,

@@ -146,13 +146,13 @@ class Run:
         if end is not None and stream.end >= end:
             return False
         place, newest = stream.end_place, stream.newest
-        self._read_scores(place)
+        sums = self._read_scores(place)
         # After a start afresh, there is no plan to count from.
         before = (
             newest.record.epoch if newest else int(place.covered //
                                                    schedule.pass_length))
         plan = draw(self.policy, schedule, self.reading, place, step,
-                    self._rng, bool(self.normalize))
+                    self._rng, bool(self.normalize), sums)
         record = record_of(
             plan,
             schedule,
@@ -161,9 +161,10 @@ class Run:
             first_slot=stream.end,
             epoch=before + 1,
             is_first_of_annealing=newest is not None and not newest.annealing
-            and schedule.is_annealing(schedule.clock(place)))
-        logged_at = place.spent if record.logged else self.reading.logged_at
-        self.reading = self.reading._replace(sums=None, logged_at=logged_at)
+            and schedule.is_annealing(schedule.clock(place)),
+            sums=sums)
+        if record.logged:
+            self.reading = self.reading._replace(logged_at=place.spent)
         # The first plan that prunes is drawn from few scores, and later plans
         # correct it.
         if newest and newest.record.note and record.note:
@@ -171,20 +172,25 @@ class Run:
         self._deal(plan, record, place)
         return True
 
-    def _read_scores(self, place: Place) -> None:
-        """Read the scores, if they are read for a plan at this place."""
+    def _read_scores(self, place: Place) -> Optional[np.ndarray]:
+        """Read the scores, if they are read for a plan at this place. Return
+        the sums over the visits since the previous read, if scores were read.
+        """
         schedule, now = self.schedule, self.schedule.clock(place)
         reads = reads_scores(schedule, self.reading, place)
         # In annealing merge too: the log may still have visits of the last
         # plan that prunes, and old slots can go.
         if self.stream.newest and (reads or schedule.is_annealing(now)):
             self.merge(decides_norms=reads)
-        if reads:
-            self.reading = self.reading._replace(read_at=int(place.spent))
-            if schedule.may_prune(now) and self.table.knows_scores:
-                self.reading = read(self.table, self.reading,
-                                    schedule.pass_length)
-                self.table.forget_sums()
+        if not reads:
+            return None
+        self.reading = self.reading._replace(read_at=int(place.spent))
+        if not schedule.may_prune(now) or not self.table.knows_scores:
+            return None
+        self.reading = read(self.table, self.reading, schedule.pass_length)
+        sums = self.table.sums
+        self.table.forget_sums()
+        return sums
 
     def _deal(self, plan: EpochPlan, record: PlanRecord, place: Place) -> None:
         """Append the slots of a plan to the stream."""
