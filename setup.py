@@ -22,7 +22,7 @@ def readme():
     """The README with relative links and pictures made absolute."""
 
     def absolute(match):
-        kind = 'raw' if match[2].endswith('.png') else 'blob'
+        kind = 'raw' if match[2].endswith(('.png', '.jpg')) else 'blob'
         return f'{match[1]}{REPOSITORY}/{kind}/main/{match[2]}'
 
     text = read('README.md')

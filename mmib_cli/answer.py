@@ -17,6 +17,7 @@ from mmib.openmmlab.runner.mean_weight import decide_mean_weight
 from mmib.pruning import Policy
 
 from .files import ABSENT, changes, number, table
+from .published import published
 
 # Of docs/results.md.
 _COST = ('Fewer iterations cost quality, whichever images are left out: 60 % '
@@ -90,7 +91,8 @@ def answer(before: Config,
         length=length,
         length_before=full_length,
         iterations=None,
-        baseline_iterations=None)
+        baseline_iterations=None,
+        published=None)
     saves, ratio = '', None
     if length < full_length:
         ratio = length / full_length
@@ -118,7 +120,12 @@ def answer(before: Config,
         details += expected.lines
         if hook.policy.prunes:
             details += _remarks(before, after, share, bool(slots), advises)
-    costs, control = [_COST] if saves else [], None
+    costs, control = [], None
+    known = published(before.filename or '')
+    if saves:
+        costs.append(known.sentences(ratio) if known and ratio else _COST)
+    if known:
+        figures.update(published=known.values)
     if saves and hooks:
         steps = ''
         if not decide_mean_weight(None, after.get('optim_wrapper', {})).is_one:

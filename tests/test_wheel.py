@@ -102,7 +102,7 @@ def test_the_readme_renders_on_a_package_page(built, tmp_path, repository):
     links.remove('https://arxiv.org/abs/2303.04947')
     assert len(links) > 8 and '<table>' in page
     for link in links:
-        kind = 'raw' if link.endswith('.png') else 'blob'
+        kind = 'raw' if link.endswith(('.png', '.jpg')) else 'blob'
         prefix = f'{repository}/{kind}/main/' if repository else ''
         assert link.startswith(prefix)
         assert osp.exists(osp.join(ROOT, link[len(prefix):]))

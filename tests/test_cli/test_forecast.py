@@ -174,6 +174,7 @@ def test_json(run, capsys):
     assert printed['changes']['train_cfg.max_iters'] == [50, 30]
     assert printed['changes']['custom_hooks.0.delta'] == [None, 0.85]
     assert printed['control'] == 'mmib train config.py --shorten'
+    assert printed['published'] is None
     assert printed['sentences'][0] == 'It saves 20 of 50 iterations.'
     for sentence in printed['sentences']:
         assert sentence in text

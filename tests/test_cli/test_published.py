@@ -1,0 +1,88 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What is published of a model in several lengths."""
+import csv
+import glob
+import math
+import os.path as osp
+
+import pytest
+
+from mmib_cli.published import Published, published
+from mmib_cli.zoo import installed_configs
+
+ROOT = osp.dirname(osp.dirname(osp.dirname(__file__)))
+
+
+def test_the_metafiles_of_mmseg():
+    """Some of the pairs that research/zoo has found in the metafiles, by
+    another reader."""
+    folder, found = installed_configs('mmseg'), 0
+    with open(osp.join(ROOT, 'research/zoo/results.csv')) as file:
+        rows = [
+            row for row in csv.DictReader(file) if row['library'] == 'mmseg'
+        ]
+    for row in rows[::8]:
+        shorter = int(row['length'])
+        expected = {
+            shorter: float(row['quality']),
+            2 * shorter: float(row['quality_doubled'])
+        }
+        for length in expected:
+            name = row['model'].replace('*', str(length))
+            for path in glob.glob(osp.join(folder, '*', f'{name}.py')):
+                known = published(path)
+                assert (known.metric, known.unit) == ('mIoU', 'k')
+                assert known.length == length
+                assert expected.items() <= known.values.items()
+                found += 1
+    assert found > 30
+
+
+UPERNET = Published('mIoU', 160, 'k', {80: 40.7, 160: 42.05})
+
+
+def test_what_a_share_costs():
+    """At most, or at least, the part of a doubling that is left out."""
+    part = math.log2(1 / 0.6)
+    assert UPERNET.bounds(0.6) == pytest.approx({'at most': 1.35 * part})
+    shorter = UPERNET._replace(length=80)
+    assert shorter.bounds(0.6) == pytest.approx({'at least': 1.35 * part})
+    both = UPERNET._replace(values={80: 40.7, 160: 42.05, 320: 42.25})
+    assert both.bounds(0.6) == pytest.approx({
+        'at most': 1.35 * part,
+        'at least': 0.2 * part
+    })
+    # Half of the length is the shorter model, and with less the rule says
+    # nothing of the longer one.
+    assert UPERNET.bounds(0.5) == pytest.approx({'at most': 1.35})
+    assert UPERNET.bounds(0.4) == {}
+    # Nothing is known of a model that a longer schedule makes worse.
+    assert UPERNET._replace(values={80: 42.05, 160: 40.7}).bounds(0.6) == {}
+
+
+def test_what_is_not_published(tmp_path):
+    """A config without a metafile, a length or another length."""
+    folder = installed_configs('mmseg')
+    assert published(str(tmp_path / 'fcn_4xb4-160k_mine.py')) is None
+    assert published('') is None
+    assert published(osp.join(folder, 'upernet', 'mine.py')) is None
+    (tmp_path / 'metafile.yml').write_text('Models:\n'
+                                           '- Name: a_2x_b\n'
+                                           '  Results:\n'
+                                           '  - Metrics: {box AP: 37}\n'
+                                           '- Name: a_1x_b\n')
+    assert published(str(tmp_path / 'a_2x_b.py')) is None
+
+
+def test_the_metafile_of_a_detector(tmp_path):
+    """Results are a list there, and a length counts 12 epochs."""
+    (tmp_path / 'metafile.yml').write_text('Models:\n'
+                                           '- Name: a_1x_b\n'
+                                           '  Results:\n'
+                                           '  - Metrics: {box AP: 37}\n'
+                                           '- Name: a_2x_b\n'
+                                           '  Results:\n'
+                                           '  - Metrics: {mask AP: 30}\n'
+                                           '  - Metrics: {box AP: 38.5}\n')
+    known = published(str(tmp_path / 'a_1x_b.py'))
+    assert known == ('box AP', 1, 'x', {1: 37, 2: 38.5})
