@@ -150,7 +150,8 @@ def test_logs(tmp_path):
 
     scalars = runner.message_hub.log_scalars
     for name, expected in (('kept_share', [e.kept / 11 for e in logged]),
-                           ('threshold', [e.threshold for e in logged]),
+                           ('threshold',
+                            [e.threshold for e in logged if e.threshold]),
                            ('mean_score', [e.mean_score for e in logged]),
                            ('saved_iters', [*saved_iters, saved])):
         history, _ = scalars[f'infobatch/{name}'].data

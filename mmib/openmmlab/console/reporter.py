@@ -79,11 +79,15 @@ class Reporter:
             self._runner.message_hub.update_scalar(name, value)
         if not is_main_process():
             return
+        # As in the lines of LoggerHook, because the backend of W&B drops the
+        # step.
+        iteration = self._runner.iter
+        named['iter'] = iteration
         # In `scalars.json` of LocalVisBackend the libraries' tools take a line
         # without `lr` for one of a validation.
         for backend in self._runner.visualizer._vis_backends.values():
             if not isinstance(backend, LocalVisBackend):
-                backend.add_scalars(named, step=self._runner.iter)
+                backend.add_scalars(named, step=iteration)
 
     def run_begins(self) -> None:
         """Say before the first step what is to be expected of the run."""
@@ -174,9 +178,11 @@ class Reporter:
         kept_share = record.kept / pass_length
         scalars: Dict[str, float] = dict(
             kept_share=kept_share,
-            threshold=record.threshold,
             mean_score=record.mean_score,
             saved_iters=saved_iters)
+        # A full plan and many policies have none.
+        if record.threshold:
+            scalars['threshold'] = record.threshold
         if record.variance_ratio is not None:
             scalars['variance_ratio'] = record.variance_ratio.value
         self._add_scalars(**scalars)
