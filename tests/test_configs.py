@@ -13,6 +13,7 @@ from mmengine.config import Config
 import mmib
 from mmib_cli.files import converted_name
 from mmib_cli.zoo import resolve_config
+from tests.helpers.pages import code_of
 from tests.helpers.segmentors import write_images
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
@@ -61,6 +62,17 @@ def test_shipped_configs_are_those_of_a_conversion(name):
     assert after.to_dict() == Config.fromfile(shipped).to_dict()
     if policy is None:
         assert name == converted_name(path, before, after)
+
+
+def test_the_config_of_the_page_is_that_of_a_conversion(tmp_path):
+    """It inherits from another folder here."""
+    base = resolve_config(
+        'mmseg::upernet/upernet_r50_4xb4-160k_ade20k-512x512')
+    code, = code_of('config.md', '## Write the config')
+    path = tmp_path / 'by_hand.py'
+    path.write_text(code.replace(f'./{osp.basename(base)}', base))
+    after = mmib.convert(Config.fromfile(base), 0.6)
+    assert after.to_dict() == Config.fromfile(path).to_dict()
 
 
 def test_metafiles_name_all_configs():
