@@ -7,6 +7,8 @@ from unittest.mock import MagicMock
 import pytest
 from mmengine.registry import VISBACKENDS
 from mmengine.visualization.vis_backend import BaseVisBackend
+from tensorboard.backend.event_processing.event_accumulator import \
+    EventAccumulator
 
 from tests.helpers.pages import code_of
 from tests.helpers.segmentors import VALIDATION, read_lines, small_runner
@@ -125,13 +127,10 @@ def test_wandb_gets_the_iterations(tmp_path, monkeypatch):
 
 
 def test_tensorboard_reads_the_iterations(tmp_path):
-    accumulators = pytest.importorskip(
-        'tensorboard.backend.event_processing.event_accumulator')
     backends = [dict(type='TensorboardVisBackend')]
     runner = small_runner(tmp_path, **{'visualizer.vis_backends': backends})
     runner.train()
-    accumulator = accumulators.EventAccumulator(
-        str(next(tmp_path.glob('*/vis_data'))))
+    accumulator = EventAccumulator(str(next(tmp_path.glob('*/vis_data'))))
     accumulator.Reload()
     plans = [
         line for line in read_lines(next(tmp_path.glob('*/infobatch.*')))
