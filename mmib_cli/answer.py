@@ -172,7 +172,7 @@ def _expected(iters: float, full: float, unit: str, knows_images: bool) -> str:
         return ''
     about = 'about ' if unit == 'epoch' else ''
     # The length of that baseline isn't known.
-    condition = '' if about else ' if the baseline is as long'
+    condition = '' if about else ' if the schedule was shortened'
     if not knows_images:
         return (f'It saves about {100 * (1 - iters / full):.0f} % of the '
                 f'iterations{condition}.')

@@ -286,7 +286,7 @@ def test_another_policy(finished, tmp_path):
     assert slots(later)[:len(left)] == slots(steps[21:])[:len(left)]
     log = read_log(tmp_path)
     assert 'the next plans are drawn by QuantileTiers(' in log
-    assert re.search(r'kept share 0\.\d+, below a score of', log)
+    assert re.search(r'\(\d+\.\d %, pruned below \d', log)
 
 
 def with_state(checkpoint, path, without=(), **changes):

@@ -84,4 +84,4 @@ def test_scores_of_less_than_two_passes(tmp_path):
         assert table[image] == pytest.approx(score)
     log = read_log(tmp_path)
     assert 'WARNING - InfoBatch' not in log
-    assert 'ahead of the baseline' not in log
+    assert 'iterations ahead' not in log

@@ -21,7 +21,8 @@ TIERS = [
     'iteration 26 of 30.',
     'It keeps about 0.525 of the images, with a mean weight of 1.90.',
     'It runs 30 iterations and covers 13.7 passes over the data, for which '
-    'the baseline needs 50 iterations: 20 saved if the baseline is as long.'
+    'the baseline needs 50 iterations: 20 saved if the schedule was shortened, '
+    'as `mmib convert` does.'
 ]
 NO_DATA = ('mmib::upernet/'
            'upernet_r50_4xb4-48k-infobatch-tiers_ade20k-512x512')
@@ -67,7 +68,8 @@ def forecast(run, capsys):
          [*TIERS, 'train_cfg.max_iters 50 30']),
         ('--infobatch --ratio 0.8 --delta 0.5', LONG, [
             'prunes until iteration 20 of 40.',
-            'needs 50 iterations: 10 saved if the baseline is as long.'
+            'needs 50 iterations: 10 saved if the schedule was shortened, as '
+            '`mmib convert` does.'
         ]),
         # As many images in half the iterations.
         ('--gpus 2', OF_TIERS,
@@ -109,7 +111,7 @@ def test_without_data(run, capsys):
     run('forecast', NO_DATA)
     said = capsys.readouterr().out
     assert said.startswith('It saves about 43 % of the iterations '
-                           'if the baseline is as long.\n')
+                           'if the schedule was shortened.\n')
     # Of what the config was made from nothing is known.
     assert '\n  mmib train BASELINE --shorten\n' in said
     missing, *lines = said.strip().splitlines()[-5:]
@@ -126,7 +128,7 @@ def test_without_data(run, capsys):
     'arguments, changes, saves',
     [
         ('', OF_TIERS,
-         'It saves 20 of 50 iterations if the baseline is as long.'),
+         'It saves 20 of 50 iterations if the schedule was shortened.'),
         ('--infobatch', LONG, 'It saves 20 of 50 iterations.'),
         # A length that is asked for saves nothing of the one before.
         ('--infobatch --cfg-options train_cfg.max_iters=20', LONG,

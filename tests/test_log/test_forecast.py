@@ -19,7 +19,7 @@ def test_from_the_first_edge_at_or_after_start(start, begins):
     assert (f'covers {expected.full_iters / 10:.1f} passes over the data'
             in expected.lines[-1])
     # The schedule may be that of the baseline: a saving has its condition.
-    assert ' saved if the baseline is ' in expected.lines[-1]
+    assert ' saved if the schedule was ' in expected.lines[-1]
 
 
 @pytest.mark.parametrize('start, begins', [(0., 1), (0.5, 5)])

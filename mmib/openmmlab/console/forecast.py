@@ -69,8 +69,9 @@ def forecast(policy: Policy,
         # The last iteration of an epoch may have fewer images.
         about = 'about ' if schedule.by_epoch and share < 1 else ''
         saved = full_iters - iters
-        # A schedule by hand may be as long as that of the baseline.
-        condition = '' if schedule.by_epoch else ' if the baseline is as long'
+        # A schedule by hand may be as long as the schedule of the baseline.
+        condition = '' if schedule.by_epoch else (
+            ' if the schedule was shortened, as `mmib convert` does')
         needed = '' if saved < 0.5 else (
             f', for which the baseline needs {full_iters:.0f} iterations: '
             f'{about}{saved:.0f} saved{condition}')

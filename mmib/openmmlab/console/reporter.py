@@ -5,6 +5,7 @@ import json
 import math
 import os.path as osp
 import time
+from datetime import timedelta
 from typing import Any, Dict, List, Optional
 
 import numpy as np
@@ -190,16 +191,25 @@ class Reporter:
             **record.to_dict(),
             iter=self._iterations.before(plan.first_slot),
             saved_iters=saved_iters)
-        threshold = (f', below a score of {record.threshold:.4f}'
+        threshold = (f', pruned below {record.threshold:.4f}'
                      if record.threshold else '')
-        saved = (f'{saved_iters:.0f} iterations ahead of the baseline, '
+        saved = (f'{saved_iters:.0f} iterations ahead'
+                 f'{self._in_time(saved_iters, " ({})")}, '
                  if self._run.policy.prunes else '')
-        self._info(
-            f'virtual epoch {record.epoch}, {self._left()}: '
-            f'{record.kept} of {pass_length} images (kept share '
-            f'{kept_share:.3f}{threshold}), {saved}mean score '
-            f'{record.mean_score:.4f}'
-            f'{worth_in_words(record.variance_ratio, ", the last", "")}')
+        ratio = record.variance_ratio
+        worth = '' if ratio is None else (
+            f', V {ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})')
+        self._info(f'virtual epoch {record.epoch}, {self._left()}: '
+                   f'{record.kept} of {pass_length} images '
+                   f'({100 * kept_share:.1f} %{threshold}), {saved}mean score '
+                   f'{record.mean_score:.4f}{worth}')
+
+    def _in_time(self, iterations: float, text: str) -> str:
+        """Return a text with the time that so many iterations take, an empty
+        text where less than a second was saved."""
+        times = self._runner.message_hub.log_scalars.get('train/time')
+        seconds = 0 if times is None else round(iterations * times.mean())
+        return text.format(timedelta(seconds=seconds)) if seconds > 0 else ''
 
     @property
     def _done(self) -> int:
@@ -259,7 +269,8 @@ class Reporter:
                 pruned=round(pruned),
                 variance_ratio=without_nan(run.worth)))
         self._info(f'{iteration} iterations covered as many passes as '
-                   f'{iteration + saved:.0f} iterations of the baseline; '
+                   f'{iteration + saved:.0f} iterations of the baseline'
+                   f'{self._in_time(saved, ", which take {} longer")}; '
                    f'{pruned:.0f} of {visits:.0f} visits of images were pruned'
                    f' in {epochs:.2f} virtual epochs.' +
                    worth_in_words(run.worth, ' On average the', '.'))
