@@ -21,6 +21,8 @@ EXIT_CODE = 75
 """int: Exit code after a signal: the run is saved, and the same command goes
 on with it. 75 is EX_TEMPFAIL of ``sysexits.h``."""
 
+# Seconds in which two signals are one.
+_MOMENT = 0.2
 # Seconds between two looks for the signal of another rank.
 _INTERVAL = 1.
 # Seconds to wait for a rank that doesn't answer.
@@ -41,6 +43,9 @@ _runs = itertools.count()
 
 def _receive(number: int, frame: object) -> None:
     """Handle a signal. A second one ends the process."""
+    # `timeout` of coreutils signals a process and then its group.
+    signal.signal(number, signal.SIG_IGN)
+    time.sleep(_MOMENT)
     signal.signal(number, signal.SIG_DFL)
     if _newest is not None:
         _newest.receive(signal.Signals(number).name)
@@ -86,7 +91,8 @@ class StopSignal:
     further, so the run stops after the step that follows the furthest one.
 
     A handler that a program has set stays, and mmib then hears nothing of its
-    signal. A second signal ends the process, as without mmib.
+    signal. A second signal ends the process, as without mmib, unless both come
+    at one moment.
     """
 
     def __init__(self) -> None:
