@@ -19,6 +19,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Iterator, List, Optional
 
+from . import early
 from .parsers import parse
 
 # What each sub-command does. Its module has its name.
@@ -184,6 +185,7 @@ def main(args: Optional[List[str]] = None) -> None:
     sys.path.append(os.getcwd())
     with one_line_errors():
         parsed = parse(given.command, given.args)
+        early.check(given.command, parsed)
         import_module('mmib')  # Says what to install where there is no stack.
         with no_debugging():
             import_module(f'mmib_cli.{given.command}').main(parsed)

@@ -1,6 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Converted configs: how they are written, named and compared."""
-import os
 import os.path as osp
 import re
 from importlib.util import find_spec
@@ -13,6 +12,7 @@ from mmengine.registry import HOOKS
 from mmib.errors import Refusal
 from mmib.openmmlab.config.parts import check_parts, infobatch_hooks, length_of
 
+from .early import no_config
 from .zoo import (PACKAGES, allow_scoped_bases, bases_of,
                   find_base_of_mmengine, installed_configs, resolve_config)
 
@@ -34,13 +34,9 @@ def find_config(path: str) -> str:
             f'`{package}::` is not a library: give one of '
             f'{", ".join(f"{name}::" for name in PACKAGES)}, or a path.')
     path = resolve_config(path)
-    if not path.endswith(('.py', '.yaml', '.yml', '.json')):
-        raise Refusal(f'{path} is not a config, whose name ends with .py: '
-                      'give CONFIG first, and then all others.')
-    if not osp.isfile(path):
-        raise Refusal(
-            f'There is no config {path}; a relative path counts from the '
-            f'current folder, which is {os.getcwd()}.')
+    text = no_config(path)
+    if text:
+        raise Refusal(text)
     for name, base in bases_of(path):
         # MMEngine fills in names such as {{ fileDirname }} later.
         if '{{' not in name and not osp.isfile(base):

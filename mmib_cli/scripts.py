@@ -1,7 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The libraries' own scripts, with mmib's parts registered."""
 import argparse
-import difflib
 import gc
 import os.path as osp
 import re
@@ -9,7 +8,7 @@ import runpy
 import sys
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
-from typing import Callable, Iterator, List, Optional, Set, Tuple
+from typing import Callable, Iterator, List, Optional, Tuple
 
 import torch.distributed as dist
 from mmengine.config import Config
@@ -21,6 +20,7 @@ from mmib.errors import Refusal
 from mmib.openmmlab.config.parts import check_parts
 from mmib.openmmlab.runner.checks import check_stack
 
+from .early import check_options, options_of
 from .files import find_config
 from .zoo import LIBRARIES, mim_folder
 
@@ -38,18 +38,13 @@ def run_script(name: str, parsed: argparse.Namespace,
         prepare (Callable): Takes the arguments and the path of the config.
             Returns the path of the config to use, and arguments of the script.
     """
-    # Before the library of the config is known, those of any.
-    known = {*parsed.parser._option_string_actions}
-    for library in filter(find_spec, LIBRARIES):
-        if osp.isfile(_script(library, name)):
-            known |= options_of(library, name)
-    check_options(parsed, known)
     check_stack()
     path = find_config(parsed.config)
     # Custom modules are imported where processes train together.
     cfg = Config.fromfile(path, import_custom_modules=False)
     check_parts(cfg)
     library = library_of(cfg)
+    script = osp.join(mim_folder(library), 'tools', name)
     check_options(parsed, options_of(library, name),
                   f' of {LIBRARIES[library][0]}')
     on_cpu = parsed.launcher == 'pytorch' and get_device() == 'cpu'
@@ -59,35 +54,12 @@ def run_script(name: str, parsed: argparse.Namespace,
         sys.argv[1:] = args
         code = None
         try:
-            runpy.run_path(_script(library, name), run_name='__main__')
+            runpy.run_path(script, run_name='__main__')
         except SystemExit as end:
             # Without its traceback, which refers to the process group.
             code = end.code
     if code:
         raise SystemExit(code)
-
-
-def _script(library: str, name: str) -> str:
-    return osp.join(mim_folder(library), 'tools', name)
-
-
-def options_of(library: str, name: str) -> Set[str]:
-    """Return the options of a script of a library."""
-    with open(_script(library, name), encoding='utf-8') as file:
-        return {*re.findall(r"'(--[\w-]+)'", file.read())}
-
-
-def check_options(parsed: argparse.Namespace,
-                  known: Set[str],
-                  owner: str = '') -> None:
-    """Refuse an option that the script of the library doesn't have. The script
-    would refuse the option too, and list only its own options."""
-    for arg in parsed.script_args:
-        option = arg.partition('=')[0]
-        if option.startswith('-') and option not in known:
-            close = difflib.get_close_matches(option, known, 1, 0.7)
-            hint = f': did you mean {close[0]}?' if close else ''
-            parsed.parser.error(f'{option} is not an option{owner}{hint}')
 
 
 def library_of(cfg: Config) -> str:

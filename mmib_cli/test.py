@@ -4,13 +4,12 @@ import argparse
 from typing import List, Tuple
 
 from .data import check_data
-from .files import check_checkpoint, read
+from .files import read
 from .scripts import run_script
 
 
 def prepare(parsed: argparse.Namespace, path: str) -> Tuple[str, List[str]]:
-    """Change nothing, and check that the checkpoint and the data are there."""
-    check_checkpoint(parsed.checkpoint, 'CHECKPOINT')
+    """Change nothing, and check that the data are there."""
     cfg = read(path)
     cfg.merge_from_dict(parsed.cfg_options)
     check_data(cfg, 'test')

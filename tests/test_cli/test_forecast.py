@@ -21,8 +21,8 @@ TIERS = [
     'iteration 26 of 30.',
     'It keeps about 0.525 of the images, with a mean weight of 1.90.',
     'It runs 30 iterations and covers 13.7 passes over the data, for which '
-    'the baseline needs 50 iterations: 20 saved if the schedule was shortened, '
-    'as `mmib convert` does.'
+    'the baseline needs 50 iterations: 20 saved if the schedule was '
+    'shortened, as `mmib convert` does.'
 ]
 NO_DATA = ('mmib::upernet/'
            'upernet_r50_4xb4-48k-infobatch-tiers_ade20k-512x512')

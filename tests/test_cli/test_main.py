@@ -114,7 +114,7 @@ def test_help_and_what_is_mistyped(args, code, text, capsys):
 def test_without_mmengine_a_command_says_what_to_install():
     result = run("import sys; sys.modules['mmengine'] = None\n"
                  'import mmib_cli\n'
-                 "mmib_cli.main(['convert', 'a', 'b'])")
+                 "mmib_cli.main(['convert', 'setup.py', 'b'])")
     assert result.returncode == 1
     error, = result.stderr.splitlines()
     assert error.startswith('Error: The command needs MMEngine')
@@ -168,7 +168,7 @@ def test_operations_that_are_missing_are_named(tmp_path):
 def test_a_command_names_the_packages_that_are_missing():
     result = run("import sys; sys.modules['jinja2'] = None\n"
                  'import mmib_cli\n'
-                 "mmib_cli.main(['report', 'a'])")
+                 "mmib_cli.main(['report', '.'])")
     assert result.returncode == 1
     *_, error = result.stderr.splitlines()
     assert error == ('Error: This command needs `jinja2`, `matplotlib` and '
@@ -209,7 +209,7 @@ def test_a_stop_is_no_error(known, line, monkeypatch, capsys):
     monkeypatch.setattr(
         importlib.import_module('mmib_cli.report'), 'main', stop)
     with pytest.raises(SystemExit) as end:
-        main(['report', 'a'])
+        main(['report', '.'])
     assert end.value.code == 130
     assert capsys.readouterr().err.strip() == line
 
@@ -227,7 +227,7 @@ def test_errors_of_others_keep_their_traceback(error, monkeypatch):
     monkeypatch.setattr(
         importlib.import_module('mmib_cli.report'), 'main', fail)
     with pytest.raises(type(error)) as raised:
-        main(['report', 'a'])
+        main(['report', '.'])
     assert raised.value is error
 
 
@@ -254,3 +254,21 @@ def test_what_is_a_refusal():
     assert text_of(HOOKS.build, dict(type='NoHook')) is None
     assert 'a number' in text_of(partial(mmib.InfoBatchHook, delta='a'))
     assert text_of(lambda: 1 / 0) is None
+
+
+@pytest.mark.parametrize('command', [
+    'train gone.py', 'convert gone.py out.py', 'rank setup.py gone.pth',
+    'test setup.py gone.pth', 'train setup.py --without gone.csv',
+    'review gone.csv', 'report gone', 'report tests --compare gone',
+    'train setup.py --infobtach'
+])
+def test_what_is_missing_is_refused_before_the_stack_is_imported(command):
+    """The import takes seconds."""
+    result = run('import sys, mmib_cli\n'
+                 'try:\n'
+                 f'    mmib_cli.main({command.split()!r})\n'
+                 'finally:\n'
+                 "    assert not {'torch', 'mmengine'} & {*sys.modules}\n")
+    assert result.returncode in (1, 2)
+    *_, error = result.stderr.splitlines()
+    assert ('gone' in error or '--infobatch' in error) and 'rror: ' in error

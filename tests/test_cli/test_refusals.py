@@ -60,7 +60,7 @@ OPTION = '--infobatch --cfg-options '
     *[(f'train tuned.py {options}', 'no checkpoint gone.pth')
       for options in ('', '--resume')],
     ('train own.py --resume --work-dir stopped', 'stopped/last_checkpoint'),
-    ('test own.py gone.pth', 'CHECKPOINT'),
+    ('test own.py gone.pth', 'no checkpoint gone.pth'),
     ('review none.csv', 'none.csv'),
     ('review verdict.csv', 'line 2 of verdict.csv'),
     ('train pruned.py --shorten', 'already'),
