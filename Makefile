@@ -27,7 +27,7 @@ CORE_TESTS = tests/test_plans tests/test_stream tests/test_scores tests/test_run
 .PHONY: demo test test-core test-openmmlab test-mmpretrain test-mmdet test-frameworks coverage lint docs
 
 demo: $(VENV)/installed
-	$(BIN)/python tools/demo.py
+	$(BIN)/python -m mmib demo
 
 test: $(VENV)/installed-test
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)

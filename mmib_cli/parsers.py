@@ -64,6 +64,11 @@ that they give different labels stays wrong without a label, until somebody
 changes a file. The masks of wrong images can be exported, to be repaired with
 Label Studio.
 """
+_DEMO = """
+Draw a dataset, train a small UperNet with InfoBatch on it, say what that
+saved, and write a page that shows it. The demo takes two minutes on a CPU,
+needs MMSegmentation, and writes to work_dirs/demo.
+"""
 _ENV = """
 Print the versions of the packages and what MMEngine knows of the machine, for
 a bug report.
@@ -468,6 +473,11 @@ def review() -> ArgumentParser:
         'are.')
     _add_cfg_options(parser)
     return parser
+
+
+def demo() -> ArgumentParser:
+    """Return the parser of ``mmib demo``."""
+    return _parser('demo', _DEMO)
 
 
 def env() -> ArgumentParser:

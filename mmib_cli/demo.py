@@ -1,15 +1,17 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Draw a dataset, train a small UperNet with InfoBatch on it, say what that
 saved, and write a page that shows it."""
+import argparse
 import os.path as osp
+import runpy
 import subprocess
 import sys
 import time
 
-from make_demo_data import make_demo_data
-
 from mmib.report.read import Run, read_run
-from mmib_cli.report import write_report
+
+from .report import needs_report, write_report
+from .zoo import mim_folder
 
 CONFIG = 'mmib::upernet/upernet_r18_1xb8-300-infobatch_demo-64x64'
 WORK_DIR = 'work_dirs/demo'
@@ -36,6 +38,7 @@ def train(log_path: str) -> None:
     with open(log_path, 'w') as log, subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True) as process:
+        assert process.stdout is not None
         for line in process.stdout:
             log.write(line)
             if any(part in line for part in SHOWN):
@@ -61,8 +64,19 @@ def summarize(run: Run, seconds: float) -> str:
     ])
 
 
-def main():
-    make_demo_data(DATA_ROOT)
+def draw(folder: str) -> None:
+    """Draw the dataset, by a script of mmib."""
+    tools = osp.join(mim_folder('mmib'), 'tools')
+    if not osp.isdir(tools):
+        # In a source checkout the tools lie beside the package.
+        tools = osp.normpath(osp.join(tools, '..', '..', '..', 'tools'))
+    script = runpy.run_path(osp.join(tools, 'make_demo_data.py'))
+    script['make_demo_data'](folder)
+
+
+@needs_report
+def main(parsed: argparse.Namespace) -> None:
+    draw(DATA_ROOT)
     output = osp.join(WORK_DIR, 'output.log')
     start = time.time()
     train(output)
@@ -71,7 +85,3 @@ def main():
     print(f'  log          {output}')
     page = write_report(WORK_DIR)
     print(f'  report       {osp.abspath(page)}: open it in a browser')
-
-
-if __name__ == '__main__':
-    main()

@@ -2,11 +2,7 @@
 import cv2
 import numpy as np
 import pytest
-from demo import summarize
 from make_demo_data import TRIANGLE, make_demo_data
-
-from mmib.report.read import read_run
-from tests.helpers.work_dirs import write_finished
 
 
 @pytest.fixture(scope='module')
@@ -41,12 +37,3 @@ def test_data_are_the_same_each_time(tmp_path):
             for path in folder.rglob('*.*')
         })
     assert files[0] == files[1] and len(files[0]) == 2 * (3 + 1)
-
-
-def test_summary(tmp_path):
-    text = summarize(read_run(str(write_finished(tmp_path))), 93.4)
-    assert '40, where the baseline needs 50' in text
-    assert 'for as many passes: 20% saved' in text
-    assert 'of 12 images in each virtual epoch (pass): 0 3 3 3 0\n' in text
-    assert 'mIoU         40.00\n' in text
-    assert '1 min 33 s' in text
