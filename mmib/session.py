@@ -377,7 +377,8 @@ class Session:
         True after the same step: save then, and end the process with the code
         :data:`mmib.stop.EXIT_CODE`. Where one rank writes the file, the others
         wait for it with ``torch.distributed.barrier()``. The first read
-        catches these signals from then on. A second signal ends the process.
+        catches these signals from then on. A second signal, later than the
+        first one, ends the process.
 
         Examples:
             >>> if session.wants_to_stop:
