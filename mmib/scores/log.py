@@ -430,12 +430,14 @@ def _in_order(position: int, numbers: np.ndarray, scores: np.ndarray,
               norms: np.ndarray, unscored: np.ndarray, first: int) -> Merged:
     """Sort visits by their numbers, and keep the last visit of each slot. Put
     norms apart whose visits were in an earlier merge."""
+    late_numbers, late_norms = numbers[:0], norms[:0]
     is_late = np.signbit(norms) & ~np.isnan(norms)
-    late = np.flatnonzero(is_late)[np.argsort(numbers[is_late], kind='stable')]
-    # The last row of a slot counts.
-    late = late[np.append(np.diff(numbers[late]) > 0, True)[:len(late)]]
-    late_numbers, late_norms = numbers[late], -norms[late]
-    if len(late):
+    if is_late.any():
+        late = np.flatnonzero(is_late)
+        late = late[np.argsort(numbers[late], kind='stable')]
+        # The last row of a slot counts.
+        late = late[np.append(np.diff(numbers[late]) > 0, True)]
+        late_numbers, late_norms = numbers[late], -norms[late]
         numbers, scores, norms = (
             each[~is_late] for each in (numbers, scores, norms))
     if (numbers[1:] <= numbers[:-1]).any():
