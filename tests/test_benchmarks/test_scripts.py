@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from benchmarks import edge, gpu_step, loader, logged_loss, plan, resume, step
+from benchmarks import (edge, gpu_step, host_time, loader, logged_loss, plan,
+                        resume, step)
 from tests.helpers.segmentors import write_images
 
 from .utils import CAMVID, rows_of
@@ -32,6 +33,10 @@ def test_plan(run, monkeypatch):
 def test_edge(run):
     (images, ranks, *seconds), = run(edge, '--sizes 3000')
     assert (images, ranks) == ('3000', '1') and seconds
+
+
+def test_host_time(run):
+    assert [row[0] for row in run(host_time, '--images 300')] == ['yes', 'no']
 
 
 def test_loader(run, monkeypatch):
