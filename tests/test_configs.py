@@ -130,8 +130,13 @@ def test_flagship_trains_with_the_train_script_of_mmseg(tmp_path):
         changes[f'model.{part}.norm_cfg.type'] = 'BN'
     changes.update({
         'model.pretrained': None,
+        'model.backbone.base_channels': 8,
+        'model.backbone.stem_channels': 8,
         'model.data_preprocessor.size': '(64,64)',
+        'model.decode_head.in_channels': '(32,64,128,256)',
         'model.decode_head.channels': 32,
+        'model.auxiliary_head.in_channels': 128,
+        'model.auxiliary_head.channels': 32,
         'train_dataloader.dataset.pipeline.2.scale': '(96,96)',
         'train_dataloader.dataset.pipeline.3.crop_size': '(64,64)',
         'train_dataloader.num_workers': 2,

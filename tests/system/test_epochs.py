@@ -210,7 +210,7 @@ def test_a_plan_that_fills_no_batch(tmp_path):
 
 def pooled(batch_size, size=48, **changes):
     """A training by epochs whose head normalizes what it has pooled to one
-    pixel, which fails in a batch of one image."""
+    pixel, which fails in a batch of one image. It is the only head."""
     head = small_head(
         type='PSPHead', pool_scales=(1, 2), norm_cfg=dict(type='BN'))
     for name in ('num_convs', 'concat_input'):
@@ -218,9 +218,9 @@ def pooled(batch_size, size=48, **changes):
     return by_epoch(
         **{
             'model.decode_head': dict(head, _delete_=True),
+            'model.auxiliary_head': None,
             'train_dataloader.dataset.size': size,
             'train_dataloader.batch_size': batch_size,
-            'default_hooks.checkpoint': dict(by_epoch=False, interval=1),
             **changes
         })
 
@@ -262,13 +262,22 @@ def test_a_pruned_epoch_has_no_smaller_batch_than_a_full_one(
     assert min(kept) < 0.8 * size
 
 
-@pytest.mark.parametrize('batch_size', [4, 7])
-def test_nor_does_what_is_left_of_it_elsewhere(tmp_path, batch_size):
-    """Of each checkpoint of an epoch that prunes, with another batch size."""
-    runner = build(tmp_path, **pooled(5))
+@pytest.fixture(scope='module')
+def saved(tmp_path_factory):
+    """The checkpoints of an epoch that prunes, in batches of 5 images."""
+    folder = tmp_path_factory.mktemp('saved')
+    checkpoint = dict(by_epoch=False, interval=1)
+    runner = build(folder,
+                   **pooled(5, **{'default_hooks.checkpoint': checkpoint}))
     assert min(last_batches(runner)) == 48 % 5
+    return [folder / f'iter_{i}.pth' for i in range(11, 15)]
+
+
+@pytest.mark.parametrize('batch_size', [4, 7])
+def test_nor_does_what_is_left_of_it_elsewhere(saved, tmp_path, batch_size):
+    """Of each checkpoint, with another batch size."""
     least, rests = (48 - 1) % batch_size + 1, []
-    for path in (tmp_path / f'iter_{i}.pth' for i in range(11, 15)):
+    for path in saved:
         rests.append(len(load(path)['infobatch']['stream']['indices']))
         resumed = build(
             tmp_path / path.stem,

@@ -9,7 +9,7 @@ from tests.helpers.epochs import by_epoch
 from tests.helpers.segmentors import (IndexDataset, infobatch_hook,
                                       small_runner, train)
 
-SIZE, BATCH, EPOCHS = 120, 5, 20
+SIZE, BATCH, EPOCHS = 120, 10, 20
 
 
 @DATASETS.register_module()
@@ -52,6 +52,7 @@ def test_no_jump_where_pruning_begins(tmp_path, loop, kind, normalize):
     runner = small_runner(
         tmp_path, **{
             **LOOPS[loop], 'custom_hooks': [hook],
+            'model.auxiliary_head': None,
             'train_dataloader.dataset': dict(type='UnequalDataset', size=SIZE),
             'train_dataloader.batch_size': BATCH,
             'optim_wrapper.optimizer.lr': 0.

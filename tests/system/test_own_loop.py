@@ -1,9 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """A loop of one's own in plain torch trains as the hook does."""
-import os
 import os.path as osp
-import subprocess
-import sys
+import runpy
 import tempfile
 
 import numpy as np
@@ -69,14 +67,15 @@ def test_slot_for_slot(world_size):
             np.testing.assert_allclose(step[2], other[2], rtol=1e-5)
 
 
-def run_example(folder, epochs):
-    command = [sys.executable, osp.join(ROOT, 'examples/own_loop/train.py')]
-    env = dict(os.environ, PYTHONPATH=ROOT)
-    subprocess.run([*command, epochs], cwd=folder, env=env, check=True)
-    return torch.load(folder / 'last.pth', weights_only=True)
+def test_the_example_goes_on_where_it_stopped(tmp_path, monkeypatch):
 
+    def run_example(folder, epochs):
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr('sys.argv', ['train.py', epochs])
+        runpy.run_path(
+            osp.join(ROOT, 'examples/own_loop/train.py'), run_name='__main__')
+        return torch.load('last.pth', weights_only=True)
 
-def test_the_example_goes_on_where_it_stopped(tmp_path):
     folders = tmp_path / 'whole', tmp_path / 'stopped'
     for folder in folders:
         folder.mkdir()

@@ -165,16 +165,6 @@ def test_operations_that_are_missing_are_named(tmp_path):
     assert 'Traceback' not in result.stderr
 
 
-def test_a_command_names_the_packages_that_are_missing():
-    result = run("import sys; sys.modules['jinja2'] = None\n"
-                 'import mmib_cli\n'
-                 "mmib_cli.main(['report', '.'])")
-    assert result.returncode == 1
-    *_, error = result.stderr.splitlines()
-    assert error == ('Error: This command needs `jinja2`, `matplotlib` and '
-                     '`pandas`: run `pip install jinja2`.')
-
-
 def test_messages_for_debugging_are_not_printed(capsys):
     with no_debugging():
         mmengine.logging.print_log('of no use', level=logging.DEBUG)

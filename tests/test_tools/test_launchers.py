@@ -121,6 +121,7 @@ def test_dist_train_trains_with_two_processes(tmp_path):
     assert (tmp_path / 'work dir' / 'iter_8.pth').exists()
 
 
+@pytest.mark.slow
 @WITHOUT_GPUS
 def test_a_signal_saves_what_dist_train_trains(tmp_path):
     """torchrun hands the signal on to all ranks, and waits for them."""
