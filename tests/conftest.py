@@ -1,4 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
+import gc
 import os
 import weakref
 from collections import Counter
@@ -59,6 +60,12 @@ def pytest_collection_modifyitems(items):
         for library in ('mmpretrain', 'mmdet'):
             if f"importorskip('{library}" in texts[item.path]:
                 item.add_marker(library)
+
+
+def pytest_collection_finish():
+    """What was imported stays: the garbage collector needn't look at it again,
+    nor copy it in each worker of a loader."""
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -19,6 +19,10 @@ CHANGES = {
     'beit/': FOUR_LAYERS,
     'dpt/': FOUR_LAYERS,
     'mae/': FOUR_LAYERS,
+    'ocrnet/ocrnet_hr18s': {
+        f'model.backbone.extra.stage{stage}.num_modules': 1
+        for stage in (3, 4)
+    },
     'san/': {
         'model.text_encoder.num_layers': 1,
         'model.text_encoder.templates': ['{}']

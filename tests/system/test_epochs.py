@@ -122,7 +122,7 @@ class ReadsBetween(ReadsData):
 
 
 @pytest.mark.parametrize('reads, num_workers', [(ReadsData, 0),
-                                                (ReadsBetween, 2)])
+                                                (ReadsBetween, 1)])
 def test_what_is_pruned_and_what_it_weighs(tmp_path, reads, num_workers):
     """Other hooks read full epochs, which changes nothing."""
     runner = build(tmp_path,
