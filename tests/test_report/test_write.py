@@ -175,13 +175,14 @@ CONTROLS = [
 
 def test_controls_are_named(tmp_path):
     """By which steps they have."""
-    run, compare = write_finished(tmp_path / 'run'), []
+    run, others = write_finished(tmp_path / 'run'), []
     for number, (length, steps, _) in enumerate(CONTROLS):
-        compare += '--compare', write_start(
-            tmp_path / f'other{number}',
-            [train_line(1, 1.), val_line(length, 41.)],
-            config="default_scope = 'mmseg'\n" + steps)
-    write_report(run, *compare)
+        others.append(
+            write_start(
+                tmp_path / f'other{number}',
+                [train_line(1, 1.), val_line(length, 41.)],
+                config="default_scope = 'mmseg'\n" + steps))
+    write_report(run, '--compare', *others)
     page = text_of(run / 'report.html')
     for number, (_, _, text) in enumerate(CONTROLS):
         words = page.split(f'other{number}</b>')[1].split('<')[0]
