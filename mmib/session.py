@@ -255,9 +255,10 @@ class Session:
                 entry.own_norms = own_norms(losses, weights, predictions)
                 log.probe = entry
             predictions.register_hook(entry.note_gradient)
+        weighed = weigh_losses(losses, relative_weights, weights,
+                               entry.note_flow, row)
         log.record(entry, views)
-        return weigh_losses(losses, relative_weights, weights, entry.note_flow,
-                            row)
+        return weighed
 
     @staticmethod
     def _weights_of(slots: Slots, losses: Tensor) -> Tensor:

@@ -41,14 +41,21 @@ _newest: Optional['StopSignal'] = None
 _runs = itertools.count()
 
 
+def _pass_over(number: int, frame: object) -> None:
+    """Handle a signal that is the same as the one before. In the place of
+    SIG_IGN, which programs that are started meanwhile would inherit."""
+
+
 def _receive(number: int, frame: object) -> None:
     """Handle a signal. A second one ends the process."""
     # `timeout` of coreutils signals a process and then its group.
-    signal.signal(number, signal.SIG_IGN)
-    time.sleep(_MOMENT)
-    signal.signal(number, signal.SIG_DFL)
-    if _newest is not None:
-        _newest.receive(signal.Signals(number).name)
+    signal.signal(number, _pass_over)
+    try:
+        time.sleep(_MOMENT)
+    finally:
+        signal.signal(number, signal.SIG_DFL)
+        if _newest is not None:
+            _newest.receive(signal.Signals(number).name)
 
 
 def _set_handlers(before: tuple, after: Any) -> None:
@@ -77,8 +84,8 @@ def begin_worker(init: Optional[Callable], number: int) -> None:
 
 if hasattr(os, 'register_at_fork'):
     # A child that doesn't train ends at the signals.
-    os.register_at_fork(
-        after_in_child=lambda: _set_handlers((_receive, ), signal.SIG_DFL))
+    os.register_at_fork(after_in_child=lambda: _set_handlers(
+        (_receive, _pass_over), signal.SIG_DFL))
 
 
 class StopSignal:

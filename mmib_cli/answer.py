@@ -123,7 +123,10 @@ def answer(before: Config,
     costs, control = [], None
     known = published(before.filename or '')
     if saves:
-        costs.append(known.sentences(ratio) if known and ratio else _COST)
+        if known and ratio:
+            costs.append(known.sentences(ratio))
+        if not known or not ratio or not known.bounds(ratio):
+            costs.append(_COST)
     if known:
         figures.update(published=known.values)
     if saves and hooks:

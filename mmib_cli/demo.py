@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 import time
+from importlib import import_module
 
 from mmib.report.read import Run, read_run
 
@@ -76,6 +77,9 @@ def draw(folder: str) -> None:
 
 @needs_report
 def main(parsed: argparse.Namespace) -> None:
+    # What is missing is noticed before the training.
+    import_module('mmib.report.page')
+    mim_folder('mmseg')
     draw(DATA_ROOT)
     output = osp.join(WORK_DIR, 'output.log')
     start = time.time()

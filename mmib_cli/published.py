@@ -23,7 +23,7 @@ class Published(NamedTuple):
         length (int): The length in the name of the config.
         unit (str): ``'k'`` or ``'x'``, which follows a length.
         values (dict[int, float]): The metric after each length, in increasing
-            order. Other lengths are half and twice :attr:`length`.
+            order. Other lengths are a half and twice :attr:`length`.
     """
 
     metric: str
@@ -43,25 +43,28 @@ class Published(NamedTuple):
         found: Dict[str, float] = {}
         part = math.log2(1 / share)
         values = self.values
-        for kind, length in (('at most', self.length // 2), ('at least',
-                                                             self.length)):
+        lengths = {'at most': self.length // 2, 'at least': self.length}
+        for kind, length in lengths.items():
             if length in values and 2 * length in values:
                 gain = values[2 * length] - values[length]
                 if gain > 0 and (kind == 'at least' or part <= 1):
                     found[kind] = part * gain
+        # This model gains more by the second doubling than by the first one.
+        if found.get('at least', 0) > found.get('at most', math.inf):
+            return {}
         return found
 
     def sentences(self, share: float) -> str:
         """Return what is published, and what a share of the length costs."""
-        text = ' and '.join(f'{value:.2f} after {length}{self.unit}'
-                            for length, value in self.values.items())
+        text = ', '.join(f'{value:.2f} after {length}{self.unit}'
+                         for length, value in self.values.items())
         text = f'This model has a published {self.metric} of {text}.'
         bounds = ' and '.join(f'{kind} about {cost:.1f}'
                               for kind, cost in self.bounds(share).items())
         return text + (
-            f' By that, {100 * share:.0f} % of {self.length}{self.unit} cost '
-            f'{bounds} points, if each doubling gains less than the one '
-            'before.') * bool(bounds)
+            f' By these figures, {100 * share:.0f} % of the {self.length}'
+            f'{self.unit} cost {bounds} points, if each doubling gains less '
+            'than the one before.') * bool(bounds)
 
 
 def published(path: str) -> Optional[Published]:
@@ -73,13 +76,19 @@ def published(path: str) -> Optional[Published]:
         return None
     length, unit = int(found[1]), found[2]
     known: Dict[tuple, float] = {}
-    for metafile in glob.glob(osp.join(osp.dirname(path), 'metafile.y*ml')):
-        known.update(_values(load(metafile)))
+    folder = glob.escape(osp.dirname(path))
+    for metafile in glob.glob(osp.join(folder, 'metafile.y*ml')):
+        try:
+            known.update(_values(load(metafile)))
+        # A file of the user may hold anything, and a run needs none of it.
+        except Exception:
+            continue
     for metric in _METRICS:
         values = {}
-        for each in (length // 2, length, 2 * length):
+        halves = [] if length % 2 else [length // 2]
+        for each in (*halves, length, 2 * length):
             other = f'{name[:found.start(1)]}{each}{name[found.end(1):]}'
-            if each and (other, metric) in known:
+            if (other, metric) in known:
                 values[each] = known[other, metric]
         if length in values and len(values) > 1:
             return Published(metric, length, unit, values)

@@ -19,7 +19,7 @@ def main(parsed: argparse.Namespace) -> None:
     from mmib.report.page import write_text
     split, path = parsed.data, parsed.checkpoint
     if not osp.isfile(path):
-        raise Refusal(f'There is no checkpoint {path}.')
+        raise Refusal(f'There is no checkpoint {path}: correct the path.')
     config = read(find_config(parsed.config))
     config.merge_from_dict(parsed.cfg_options)
     judged = {row.image for file in parsed.review for row in read_review(file)}

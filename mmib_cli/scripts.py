@@ -45,6 +45,9 @@ def run_script(name: str, parsed: argparse.Namespace,
     check_parts(cfg)
     library = library_of(cfg)
     script = osp.join(mim_folder(library), 'tools', name)
+    if not osp.isfile(script):
+        raise Refusal(f'{LIBRARIES[library][0]} has no script {script}, which '
+                      'its wheel has: install the wheel.')
     check_options(parsed, options_of(library, name),
                   f' of {LIBRARIES[library][0]}')
     on_cpu = parsed.launcher == 'pytorch' and get_device() == 'cpu'

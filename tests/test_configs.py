@@ -64,7 +64,7 @@ def test_shipped_configs_are_those_of_a_conversion(name):
         assert name == converted_name(path, before, after)
 
 
-def test_the_config_of_the_page_is_that_of_a_conversion(tmp_path):
+def test_the_page_has_the_config_of_a_conversion(tmp_path):
     """It inherits from another folder here."""
     base = resolve_config(
         'mmseg::upernet/upernet_r50_4xb4-160k_ade20k-512x512')

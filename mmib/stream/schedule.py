@@ -93,7 +93,8 @@ class Schedule:
         stream_end (int, optional): The slot at which the stream ends. None
             where the loop ends the run. Defaults to None.
         min_gap (int): Minimum number of slots between two reads of the scores,
-            and between two plans in the log. Defaults to 0.
+            and between two plans in the log, with few exceptions. Defaults to
+            0.
     """
 
     def __init__(self,

@@ -31,6 +31,9 @@ def test_the_metafiles_of_mmseg():
             name = row['model'].replace('*', str(length))
             for path in glob.glob(osp.join(folder, '*', f'{name}.py')):
                 known = published(path)
+                bounds = known.bounds(0.6)
+                assert bounds.get('at least',
+                                  0) <= bounds.get('at most', math.inf)
                 assert (known.metric, known.unit) == ('mIoU', 'k')
                 assert known.length == length
                 assert expected.items() <= known.values.items()
@@ -52,6 +55,12 @@ def test_what_a_share_costs():
         'at most': 1.35 * part,
         'at least': 0.2 * part
     })
+    # The rule doesn't hold where the second doubling gains more.
+    assert UPERNET._replace(values={
+        80: 40.7,
+        160: 42.05,
+        320: 44
+    }).bounds(0.6) == {}
     # Half of the length is the shorter model, and with less the rule says
     # nothing of the longer one.
     assert UPERNET.bounds(0.5) == pytest.approx({'at most': 1.35})
@@ -72,6 +81,10 @@ def test_what_is_not_published(tmp_path):
                                            '  - Metrics: {box AP: 37}\n'
                                            '- Name: a_1x_b\n')
     assert published(str(tmp_path / 'a_2x_b.py')) is None
+    # A file of the user may hold anything.
+    for text in ('', 'Models:', 'Models: [', '- Results: 3'):
+        (tmp_path / 'metafile.yml').write_text(text)
+        assert published(str(tmp_path / 'a_2x_b.py')) is None
 
 
 def test_the_metafile_of_a_detector(tmp_path):

@@ -110,7 +110,7 @@ def hear_of_other_runs(rank):
     assert child.exitcode == -signal.SIGTERM
     run.listen()
     mmib.stop._MOMENT, kill = 3., (os.getpid(), signal.SIGTERM)
-    threading.Timer(0.1, os.kill, kill).start()
+    threading.Timer(1., os.kill, kill).start()
     os.kill(*kill)
     assert run.after_step() and not broken.after_step()
     broken.close()

@@ -28,6 +28,9 @@ FILE_NAME = 'infobatch.jsonl'
 # In the message hub: the time at which the run began.
 RUN_KEY = 'infobatch/run'
 
+# Iterations whose mean time says how long others take.
+_RECENT = 500
+
 
 class Reporter:
     """Writes to the log and the visualizer of a run.
@@ -208,7 +211,8 @@ class Reporter:
         """Return a text with the time that so many iterations take, an empty
         text where less than a second was saved."""
         times = self._runner.message_hub.log_scalars.get('train/time')
-        seconds = 0 if times is None else round(iterations * times.mean())
+        seconds = 0 if times is None else round(iterations *
+                                                times.mean(_RECENT))
         return text.format(timedelta(seconds=seconds)) if seconds > 0 else ''
 
     @property
