@@ -73,6 +73,18 @@ def test_the_page_has_the_config_of_a_conversion(tmp_path):
     path.write_text(code.replace(f'./{osp.basename(base)}', base))
     after = mmib.convert(Config.fromfile(base), 0.6)
     assert after.to_dict() == Config.fromfile(path).to_dict()
+    # README leaves out what has a default, and intervals that still fit.
+    code, = code_of('../README.md', '# mmib')
+    path.write_text(code.replace(f'./{osp.basename(base)}', base))
+    short = Config.fromfile(path)
+    intervals = short.train_cfg, short.default_hooks.checkpoint
+    for cfg, name in zip(intervals, ('val_interval', 'interval')):
+        assert 96000 % cfg.pop(name) == 0
+    after.train_cfg.pop('val_interval')
+    after.default_hooks.checkpoint.pop('interval')
+    after.param_scheduler[0].pop('begin')
+    after.custom_hooks[0].pop('delta')
+    assert after.to_dict() == short.to_dict()
 
 
 def test_metafiles_name_all_configs():

@@ -13,7 +13,8 @@ DOCS = Path(__file__).resolve().parents[2] / 'docs'
 def code_of(page, heading):
     """The code of the blocks below a heading of a page, without workers. Of a
     change, what comes out of it."""
-    text = (DOCS / page).read_text('utf-8').split(f'\n{heading}\n')[1]
+    text = '\n' + (DOCS / page).read_text('utf-8')
+    text = text.split(f'\n{heading}\n')[1]
     blocks = re.findall(r'```(python|diff)\n(.*?)```',
                         text.split('\n## ')[0], re.S)
     return [(block if kind == 'python' else re.sub(
