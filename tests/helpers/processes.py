@@ -52,8 +52,8 @@ def _start_rank(rank, function, world_size, prefix, args):
     status = 1
     try:
         os.setpgid(0, 0)  # with its workers
-        # These are forked, as those of a user. By default each process would
-        # start a server of its own for them, with all imports.
+        # The workers are forked, as in a user's program. By default each
+        # process would start a server for its workers, with all imports.
         mp.set_start_method('fork', force=True)
         with open(f'{prefix}_rank{rank}.log', 'w') as log:
             os.dup2(log.fileno(), 1)

@@ -27,8 +27,8 @@ def stopped(tmp_path_factory):
 
 
 def test_images_of_the_newest_plan(stopped):
-    """The answer of the command is that of the run, and that of the plan, for
-    a third of the images, some of which it keeps."""
+    """The command answers as the run does, and as the plan says, for a third
+    of the images. The plan keeps some of these images."""
     work_dir, run, _ = stopped
     newest, scores = run.stream.newest, run.reading.scores
     record = newest.record
