@@ -62,9 +62,11 @@ class ImageTable:
                  images: np.ndarray,
                  ema: float = 0.,
                  score: str = 'loss') -> None:
-        self.images, self.ema, self.score = images, ema, score
-        # Without repeats, the number of an image is its index.
-        self._repeats = (images != np.arange(len(images))).any()
+        self.ema, self.score = ema, score
+        self._repeats = bool((images != np.arange(len(images))).any())
+        # Without repeats, the number of an image is its index, and a range
+        # takes no memory.
+        self.images: Any = images if self._repeats else range(len(images))
         size = int(images.max()) + 1
         self._sampled = _draw_sampled(size)
         self._records = np.zeros(size, [*_FIELDS.items()])

@@ -53,7 +53,7 @@ def saved_and_loaded(tables):
     buffer = io.BytesIO()
     torch.save(tables.state_dict(), buffer)
     buffer.seek(0)
-    loaded = ImageTable(tables.images, tables.ema, tables.score)
+    loaded = ImageTable(np.array(tables.images), tables.ema, tables.score)
     loaded.load_state_dict(torch.load(buffer, weights_only=True))
     return loaded
 
