@@ -61,7 +61,7 @@ class Cursor:
         self.rest, self.weighed = rest, Weighed.NOTHING
         self.gives_up = gives_up
         self.num_issued = self.num_given_up = 0
-        self.has_ended = self.has_weighed_first = self.was_told = False
+        self.has_ended = self.has_weighed_first = self.has_warned = False
         self._in_flight: Deque[Slots] = deque()
 
     def issue(self, slots: Slots) -> List[int]:
@@ -260,11 +260,11 @@ class Dealer:
         nothing was weighed. A framework may hold a few batches, which are
         weighed later."""
         run, num_batches = self._run, cursor.num_issued - cursor.num_in_flight
-        if not cursor.was_told and run.stream.position == cursor.begin and (
+        if not cursor.has_warned and run.stream.position == cursor.begin and (
                 num_batches >= max(
                     _MOST_UNWEIGHED,
                     run.schedule.pass_length / cursor.step.slots)):
-            cursor.was_told = True
+            cursor.has_warned = True
             run.warn(f'{num_batches} batches were delivered, and nothing was '
                      'weighed. Call `session.weigh` in each step of training.')
 

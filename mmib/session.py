@@ -232,9 +232,11 @@ class Session:
             # A checkpointed function is computed again in the backward pass.
             # The first call has logged the visits, and sees the norms.
             return weigh_losses(losses, *self._weights_of(slots, losses))
-        self._dealer.note_weighed(slots)
         if losses.dtype in (torch.float16, torch.bfloat16):
             losses = losses.float()
+        if len(slots) == 0:  # Of a mask that chooses nothing.
+            return losses
+        self._dealer.note_weighed(slots)
         if slots.annealing:
             log.record_unscored(slots.numbers)
             return losses

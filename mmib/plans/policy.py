@@ -16,7 +16,7 @@ class Progress(NamedTuple):
     """The progress of a run when a plan is drawn, in slots.
 
     Args:
-        spent (float): Slots of the run before the plan.
+        spent (float): Slots that the run has spent before the plan.
         covered (float): Slots of the passes until then if nothing was pruned.
             A pruned epoch counts as a pass.
         annealing (float): Slots of annealing.

@@ -326,7 +326,6 @@ class Run:
                 norms = np.full_like(norms, np.nan) if is_negative else scores
             slots = stream.at(numbers)
             times = np.minimum(self._times(numbers), _LARGEST)
-            table.count_visits(slots.indices)
             table.add(slots, times.astype(np.int32), scores, norms)
         if not self.lacks_norms:
             table.add_late(stream.at(merged.late_numbers), merged.late_norms)

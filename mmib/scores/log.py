@@ -17,7 +17,7 @@ from torch import Tensor
 from ..errors import Refusal
 from ..ranks import World, all_gather, world_of_process
 from ..stream.slots import Slots
-from .stretch import Stretch, Views, stream_of
+from .stretch import Stretch, Views, cuda_stream_of
 from .weigh import row_norms
 
 # Entries whose rows are packed at once: launching an operation costs more than
@@ -209,7 +209,7 @@ class VisitLog:
         own = slots.in_row
         if not own or own.start < self._visited_until:
             return None
-        key = device, stream_of(device)
+        key = device, cuda_stream_of(device)
         newest = self._newest.get(key)
         views = None if newest is None else newest.views(slots)
         if views is None:

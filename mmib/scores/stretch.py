@@ -123,7 +123,7 @@ class Stretch:
         return [torch.stack([scores, norms.abs()]) for scores, norms in parts]
 
 
-def stream_of(device: torch.device) -> int:
+def cuda_stream_of(device: torch.device) -> int:
     """Return the stream on which a device computes now. What a stream has
     written, another stream may not see yet."""
     if device.type != 'cuda':

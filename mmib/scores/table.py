@@ -104,8 +104,7 @@ class ImageTable:
         of 262,144 images."""
 
     def count_visits(self, indices: np.ndarray) -> None:
-        """Count visits, with and without a score, by the indices of the slots.
-        """
+        """Count visits without a score, by the indices of the slots."""
         np.add.at(self.visits, self._images_of(indices), _ONE)
 
     def _images_of(self, indices: np.ndarray) -> np.ndarray:
@@ -123,7 +122,7 @@ class ImageTable:
 
     def add(self, slots: Columns, times: np.ndarray, scores: np.ndarray,
             norms: np.ndarray) -> None:
-        """Add visits to the scores, the averages and the sums.
+        """Count visits, and add them to the scores, the averages and the sums.
 
         Args:
             slots (Columns): Slots with a score, of all ranks, in the order of
@@ -142,6 +141,7 @@ class ImageTable:
         finite = np.isfinite(scores)
         self.non_finite += int((counts & ~finite).sum())
         images = self._images_of(slots.indices)
+        np.add.at(self.visits, images, _ONE)
         is_first = self._score(images, counts & finite, scores, times)
         counts &= (
             finite & np.isfinite(norms) & ~is_first & (slots.tiers > 0) &
@@ -163,9 +163,13 @@ class ImageTable:
             slots (Columns): The slots of these visits, of shape (K,).
             norms (np.ndarray): Norm of each visit, float32 of shape (K,).
         """
-        counts = np.isfinite(norms) & (slots.tiers > 0) & (slots.weights > 0)
+        images = self._images_of(slots.indices)
+        # As in `add`, the first visit of an image doesn't count.
+        counts = (
+            np.isfinite(norms) & (self.visits[images] > 1) & (slots.tiers > 0)
+            & (slots.weights > 0))
         if self._sampled is not None:
-            counts &= self._sampled[self._images_of(slots.indices)]
+            counts &= self._sampled[images]
         slots = slots.at(counts)
         self.sums = worth.tier_sums(slots.tiers, slots.relative_weights,
                                     norms[counts],

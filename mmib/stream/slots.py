@@ -22,8 +22,8 @@ class Slots:
     Args:
         numbers (range or np.ndarray): Number of each slot in the stream of all
             plans: a range, or int64 of shape (B,).
-        plans (Sequence[Plan]): The plans of the slots, as far as ``numbers``
-            is a range.
+        plans (Sequence[Plan]): The plans of the slots. Empty unless
+            ``numbers`` is a range.
         end (int): Position after the batch, and after slots given up with it.
         annealing (bool): Whether the batch belongs to annealing, in which
             losses are not weighed.

@@ -355,6 +355,20 @@ def test_norms_may_follow_later(visits, size):
     np.testing.assert_array_equal(late.last_visit, one.last_visit)
 
 
+def test_norms_of_first_visits_do_not_follow():
+    """They don't count either where they are known at once."""
+    slots = slots_of([0, 1, 2], tiers=1)
+    one, late = (ImageTable(np.arange(3)) for _ in range(2))
+    for table in (one, late):
+        add(table, slots_of([1], tiers=1), 1, [2.], [2.])
+    add(one, slots, 2, [1., 2., 3.], [1., 2., 3.])
+    add(late, slots, 2, [1., 2., 3.], 3 * [NAN])
+    late.add_late(slots, np.float32([1, 2, 3]))
+    assert late.visits.tolist() == one.visits.tolist() == [1, 2, 1]
+    assert one.sums[0, 0] == 1
+    np.testing.assert_array_equal(late.sums, one.sums)
+
+
 @given(st.lists(st.integers(0, 6), max_size=30))
 def test_rounds_have_an_image_once(images):
     count, expected = Counter(), {}

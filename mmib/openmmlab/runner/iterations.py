@@ -84,8 +84,8 @@ class Iterations:
         self._covered_per_iter: float = slots_per_iter
         if iters_per_epoch is not None:
             self._covered_per_iter = pass_length / max(iters_per_epoch, 1)
-        # By epochs: iterations saved that don't follow from what the run has
-        # covered, as after a resume with iterations of another size.
+        # By epochs: iterations saved beyond what was covered minus what was
+        # made, as after a resume with iterations of another size.
         self._surplus = 0.
         # By epochs: where each epoch begins whose visits may not be merged.
         self._marks: List[Mark] = [Mark(0, 0)]
