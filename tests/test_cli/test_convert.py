@@ -48,7 +48,7 @@ def test_a_config_of_a_library_to_a_folder(convert, tmp_path, capsys,
         'It saves 400 of 1000')
     # The answer comes first, then what it costs, then what changes.
     parts = said.split('\n\n')
-    cost = 'This model has a published mIoU of 40.70 after 80k and 42.05' if (
+    cost = 'This model has a published mIoU of 40.70 after 80k, 42.05' if (
         name.startswith('mmseg')) else 'Fewer iterations cost '
     assert parts[0].startswith(f'{saved} iterations.\n{cost}')
     assert parts[0].endswith(f'\n  mmib train {name} --shorten')
