@@ -19,7 +19,6 @@ def train(plan, iteration):
     stream.deal(plan, len(plan), plan.mean_weight)
     slots = stream.slots_left()
     stream.advance(stream.end)
-    table.count_visits(slots.indices)
     scores = losses[slots.indices]
     iterations = np.full(len(scores), iteration)
     table.add(slots, iterations, scores, norms=np.sqrt(scores))
