@@ -32,7 +32,7 @@ COMMANDS = dict(
     report='write one HTML file that shows a run',
     rank='find wrong labels in a dataset by a finished network',
     review='say what a review has found, and what is left',
-    demo='train a small network on drawn images, to try mmib',
+    demo='train a small network on synthetic images, to try mmib',
     env='print versions and devices, for a bug report')
 
 

@@ -12,7 +12,7 @@ from importlib import import_module
 from mmib.report.read import Run, read_run
 
 from .report import needs_report, write_report
-from .zoo import mim_folder
+from .zoo import mim_folder, shipped_folder
 
 CONFIG = 'mmib::upernet/upernet_r18_1xb8-300-infobatch_demo-64x64'
 WORK_DIR = 'work_dirs/demo'
@@ -67,12 +67,8 @@ def summarize(run: Run, seconds: float) -> str:
 
 def draw(folder: str) -> None:
     """Draw the dataset, by a script of mmib."""
-    tools = osp.join(mim_folder('mmib'), 'tools')
-    if not osp.isdir(tools):
-        # In a source checkout the tools lie beside the package.
-        tools = osp.normpath(osp.join(tools, '..', '..', '..', 'tools'))
-    script = runpy.run_path(osp.join(tools, 'make_demo_data.py'))
-    script['make_demo_data'](folder)
+    script = osp.join(shipped_folder('mmib', 'tools'), 'make_demo_data.py')
+    runpy.run_path(script)['make_demo_data'](folder)
 
 
 @needs_report

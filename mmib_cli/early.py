@@ -9,8 +9,11 @@ import re
 from importlib.util import find_spec
 from typing import Optional, Set
 
-# The packages of the libraries.
-LIBRARIES = 'mmseg', 'mmpretrain', 'mmdet'
+# The name of each library, and the packages that were tested with it.
+LIBRARIES = dict(
+    mmseg=('MMSegmentation', 'onedl-mmengine onedl-mmcv onedl-mmsegmentation'),
+    mmpretrain=('MMPretrain', 'onedl-mmengine onedl-mmcv onedl-mmpretrain'),
+    mmdet=('MMDetection', 'mmengine mmcv mmdet'))
 # The arguments of all commands that name files to read.
 _FILES = 'checkpoint', 'files', 'review', 'subset', 'without', 'relabel'
 

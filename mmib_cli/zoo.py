@@ -10,11 +10,8 @@ from mmengine.config import Config
 
 from mmib.errors import Refusal
 
-# The name of each library, and the packages that were tested with it.
-LIBRARIES = dict(
-    mmseg=('MMSegmentation', 'onedl-mmengine onedl-mmcv onedl-mmsegmentation'),
-    mmpretrain=('MMPretrain', 'onedl-mmengine onedl-mmcv onedl-mmpretrain'),
-    mmdet=('MMDetection', 'mmengine mmcv mmdet'))
+from .early import LIBRARIES
+
 # Packages whose configs have names, such as mmseg::upernet/...
 PACKAGES = (*LIBRARIES, 'mmib')
 
@@ -34,6 +31,15 @@ def mim_folder(package: str) -> str:
 def installed_configs(package: str) -> str:
     """Return the folder of the configs in an installed package."""
     return osp.join(mim_folder(package), 'configs')
+
+
+def shipped_folder(package: str, name: str) -> str:
+    """Return the folder ``'configs'`` or ``'tools'`` of a package."""
+    folder = osp.join(mim_folder(package), name)
+    if not osp.isdir(folder):
+        # In a source checkout the folder lies beside the package.
+        folder = osp.normpath(osp.join(folder, '..', '..', '..', name))
+    return folder
 
 
 def zoo_names(folder: str) -> List[str]:
@@ -58,10 +64,7 @@ def resolve_config(path: str) -> str:
     package, scope, name = path.partition('::')
     if not scope or package not in PACKAGES:
         return path
-    folder = installed_configs(package)
-    if not osp.isdir(folder):
-        # In a source checkout the configs lie beside the package.
-        folder = osp.normpath(osp.join(folder, '..', '..', '..', 'configs'))
+    folder = shipped_folder(package, 'configs')
     if not name.endswith('.py'):
         name += '.py'
     found = osp.join(folder, *name.split('/'))
