@@ -397,6 +397,48 @@ def test_hooks_that_count_iterations_in_a_run_by_epochs(before, changes):
             shorten(cfg)
 
 
+@pytest.mark.parametrize('before, changes', [
+    (dict(type='EMAHook', begin_iter=5000), dict(begin_iter=3000)),
+    (dict(type='EMAHook', begin_iter=100), {}),
+    (dict(type='SomeHook', num_last_iters=100), dict(num_last_iters=60)),
+    (dict(type='EMAHook', begin_epoch=5), {}),
+    (dict(type='YOLOXModeSwitchHook', num_last_epochs=15), {}),
+    (dict(type='YOLOXModeSwitchHook'), {}),
+    (dict(type='CheckpointHook', interval=10), {}),
+    (dict(type='CheckpointHook', by_epoch=False, interval=500),
+     dict(interval=300)),
+])
+def test_hooks_that_count_iterations_where_epochs_become_shorter(
+        before, changes):
+    """An average that begins in the last third would else never begin."""
+    cfg = Config(
+        dict(
+            EPOCHS,
+            train_cfg=dict(by_epoch=True, max_epochs=100),
+            param_scheduler=[dict(type='LinearLR', by_epoch=False, end=100)],
+            custom_hooks=[before]))
+    assert convert(cfg).custom_hooks[0] == dict(before, **changes)
+    assert cfg.custom_hooks == [before]
+
+
+@pytest.mark.parametrize('hook, is_refused', [
+    (dict(type='EMAHook', begin_iter=5000), True),
+    (dict(type='SomeHook', num_last_iters=100), True),
+    (dict(type='EMAHook', begin_iter=0), False),
+    (dict(type='CheckpointHook', by_epoch=False, interval=500), False),
+])
+def test_hooks_that_count_iterations_where_epochs_have_unknown_lengths(
+        hook, is_refused):
+    """How many images score below the mean depends on the losses."""
+    cfg = Config(dict(EPOCHS, custom_hooks=[hook]))
+    policy = dict(type='MeanThreshold')
+    if is_refused:
+        with pytest.raises(Refusal, match='the losses.*`begin_epoch`'):
+            convert(cfg, policy=policy)
+    else:
+        assert convert(cfg, policy=policy).custom_hooks[0] == hook
+
+
 def test_hooks_that_count_epochs_in_a_run_by_iterations():
     """To MMEngine it is one epoch, so these points never come."""
     hook = dict(type='EMAHook', begin_epoch=5)

@@ -15,7 +15,7 @@ from ..runner.checks import OWN_CHOICE, check_shares, no_batch_sampler
 from ..sampler import BASELINES
 from .outlook import forecast_of
 from .parts import add_import, check_baseline, length_of
-from .schedule import shorten
+from .schedule import move_hooks, shorten
 
 _UNPAIRED = ('Mixup', 'CutMix', 'ResizeMix')
 _WHY_NOT = dict(
@@ -34,7 +34,8 @@ def convert(cfg: Config,
     augmentations that mix images: ``Mixup`` becomes ``PairedMixup``, and
     ``CutMix`` and ``ResizeMix`` are changed alike. A schedule that counts
     iterations is shortened by :func:`shorten`. A schedule that counts epochs
-    stays, because its epochs become shorter. ``AspectRatioBatchSampler``,
+    stays, because its epochs become shorter, and the iterations that its hooks
+    name move. ``AspectRatioBatchSampler``,
     which changes the order of the images, is dropped. No data is read.
 
     Args:
@@ -75,15 +76,19 @@ def convert(cfg: Config,
                       f"dict(type='Neyman'), but got {policy!r}.")
     policy = copy.deepcopy(policy or dict(type='Neyman'))
     ratio = _settle_ratio(ratio, policy, unit)
-    # The epochs of a pruned run are shorter, and as many.
     cfg = pair_augments(shorten(cfg, ratio) if unit == 'iteration' else cfg)
     hook = dict(policy=policy, delta=delta, **hook)
     built = InfoBatchHook(**hook)  # Checks the arguments.
-    if forecast_of(cfg, built).share == 1:
+    outlook = forecast_of(cfg, built)
+    if outlook.share == 1:
         raise Refusal(
             f'With `ratio={ratio}` and `delta={delta}` {built.policy!r} would '
             'leave nothing out: lower `ratio`, raise `delta`, or give another '
             '`policy`.')
+    # The epochs of a pruned run are shorter, and as many.
+    if unit == 'epoch':
+        known = outlook.share is not None
+        move_hooks(cfg, outlook.iters / outlook.full_iters if known else None)
     _convert_loader(cfg.train_dataloader, unit)
     add_import(cfg, 'mmib')
     cfg.custom_hooks = [

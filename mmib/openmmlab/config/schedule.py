@@ -7,6 +7,7 @@ its schedule is shorter too.
 import copy
 import math
 import re
+from fractions import Fraction
 from typing import (Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple,
                     Union)
 
@@ -98,45 +99,67 @@ class EpochIterMap(NamedTuple):
     changes. How many iterations an epoch has isn't known.
 
     Args:
-        epochs (IterMap): Where its epochs go.
+        ratio (Fraction, optional): New iterations for each old one. None where
+            the ratio depends on the losses.
         warmup (int): End of a warm-up that counts iterations, which stays.
             Defaults to 0.
+        epochs (IterMap, optional): Where the epochs go. If None, the epochs
+            become shorter and stay as many. Defaults to None.
     """
 
-    epochs: IterMap
+    ratio: Optional[Fraction]
     warmup: int = 0
+    epochs: Optional[IterMap] = None
 
     def point(self, iteration: int) -> int:
         """Map a point in time. A point before the end stays before it.
 
         Raises:
             Refusal: If epochs of a warm-up stay, so that where the point goes
-                depends on their iterations.
+                depends on their iterations, or if the ratio isn't known.
         """
-        old, new, warmup, _ = self.epochs
-        if iteration <= self.warmup or new == old:
+        if iteration <= self.warmup or self.ratio == 1:
             return iteration
-        if warmup:
-            raise Refusal(
-                f'A hook has the iteration {iteration}, but the run counts '
-                f'epochs, and how many iterations the {warmup} epochs of its '
-                'warm-up have isn\'t known: let the hook count epochs '
-                '(`begin_epoch` for `begin_iter`, `by_epoch=True`), or give '
-                'the warm-up in iterations (`by_epoch=False`).')
+        if self.epochs and self.epochs.warmup:
+            raise self._refusal(
+                iteration,
+                f'how many iterations the {self.epochs.warmup} epochs of its '
+                'warm-up have isn\'t known',
+                ', or give the warm-up in iterations (`by_epoch=False`)')
         # If rounded up, the last points would be the end.
-        return max(self.warmup, iteration * new // old)
+        return max(self.warmup, math.floor(iteration * self._known(iteration)))
 
     def last(self, length: int) -> int:
-        """Map the length of a span that ends with the run."""
-        old, new, warmup, _ = self.epochs
-        return math.ceil(length * (new - warmup) / (old - warmup))
+        """Map the length of a span that ends with the run.
+
+        Raises:
+            Refusal: If the ratio isn't known.
+        """
+        if self.epochs:
+            old, new, warmup, _ = self.epochs
+            return math.ceil(length * (new - warmup) / (old - warmup))
+        return math.ceil(length * self._known(length))
 
     def interval(self, interval: int) -> int:
         """Map an interval. An interval below 1, with which nothing happens,
-        stays."""
-        if interval < 1:
+        stays, and so does each if the ratio isn't known."""
+        if interval < 1 or self.ratio is None:
             return interval
-        return max(1, round(interval * self.epochs.new / self.epochs.old))
+        return max(1, round(interval * self.ratio))
+
+    def _known(self, iteration: int) -> Fraction:
+        if self.ratio is None:
+            raise self._refusal(
+                iteration, 'how much shorter the epochs become depends on the '
+                'losses')
+        return self.ratio
+
+    @staticmethod
+    def _refusal(iteration: int, why: str, or_else: str = '') -> Refusal:
+        return Refusal(
+            f'A hook has the iteration {iteration}, but the run counts '
+            f'epochs, and {why}: let the hook count epochs (`begin_epoch` for '
+            f'`begin_iter`, `by_epoch=True`){or_else}.')
 
 
 # By what a hook counts.
@@ -208,15 +231,35 @@ def shorten(cfg: Config,
     maps: _Maps = {unit: iter_map}
     if unit == 'epoch':
         maps['iteration'] = EpochIterMap(
-            iter_map, _warmup(schedulers, 'iteration', math.inf, math.inf))
-    for hook in (*(cfg.get('default_hooks') or {}).values(),
-                 *(cfg.get('custom_hooks') or [])):
-        if isinstance(hook, dict):
-            _convert_hook(hook, maps)
+            Fraction(new, old),
+            _warmup(schedulers, 'iteration', math.inf, math.inf), iter_map)
+    _convert_hooks(cfg, maps)
     if steps != 1 and new < old:
         policy = policy or dict(type='Neyman', ratio=ratio)
         _scale_steps(cfg, iter_map, steps, policy, delta)
     return cfg
+
+
+def move_hooks(cfg: Config, ratio: Optional[float]) -> None:
+    """Move the iterations that hooks name, in place, where a run counts epochs
+    and its epochs become shorter.
+
+    Args:
+        cfg (Config): The config of a run that counts epochs.
+        ratio (float, optional): New iterations for each old one, in (0, 1].
+            None where the ratio depends on the losses.
+
+    Raises:
+        Refusal: If a hook names an iteration and the ratio isn't known.
+    """
+    schedulers = dict(_schedulers(cfg.get('param_scheduler')))
+    _convert_hooks(
+        cfg,
+        dict(
+            iteration=EpochIterMap(
+                None if ratio is None else Fraction(ratio).limit_denominator(
+                    10**6), _warmup(schedulers, 'iteration', math.inf,
+                                    math.inf))))
 
 
 def _scale_steps(cfg: Config, iter_map: IterMap, scale: Optional[float],
@@ -379,6 +422,13 @@ def _convert_train_cfg(train_cfg: dict, iter_map: IterMap) -> None:
             (iter_map.point(milestone), iter_map.interval(interval))
             for milestone, interval in train_cfg['dynamic_intervals']
         ]
+
+
+def _convert_hooks(cfg: Config, maps: _Maps) -> None:
+    for hook in (*(cfg.get('default_hooks') or {}).values(),
+                 *(cfg.get('custom_hooks') or [])):
+        if isinstance(hook, dict):
+            _convert_hook(hook, maps)
 
 
 def _convert_hook(hook: dict, maps: _Maps) -> None:
