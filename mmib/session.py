@@ -18,9 +18,9 @@ from .ranks import World, random_seed, world_of_process
 from .run.explain import Explanation
 from .run.mean_weight import mean_weight_for
 from .run.run import Run
-from .scores.log import Entry
+from .scores.stretch import weights_of
 from .scores.table import check_ema
-from .scores.weigh import is_transformed, own_norms, to_device, weigh_losses
+from .scores.weigh import is_transformed, own_norms, weigh_losses
 from .scores.worth import VarianceRatio
 from .stop import StopSignal
 from .stream.schedule import Schedule, check_fractions
@@ -231,7 +231,7 @@ class Session:
         if torch._C._current_graph_task_id() != -1 and log.has_visited(slots):
             # A checkpointed function is computed again in the backward pass.
             # The first call has logged the visits, and sees the norms.
-            return weigh_losses(losses, *self._weights_of(slots, losses))
+            return weigh_losses(losses, *weights_of(slots, losses.device))
         if losses.dtype in (torch.float16, torch.bfloat16):
             losses = losses.float()
         if len(slots) == 0:  # Of a mask that chooses nothing.
@@ -240,15 +240,7 @@ class Session:
         if slots.annealing:
             log.record_unscored(slots.numbers)
             return losses
-        views, row = log.views(slots, losses.device), None
-        if views is None:
-            # A copy, because a view would keep the memory of the whole batch.
-            scores = losses.detach().to(torch.float32, copy=True)
-            entry = Entry(slots, scores)
-            relative_weights, weights = self._weights_of(slots, losses)
-        else:
-            relative_weights, weights, row, norms, *_ = views
-            entry = Entry(slots, row, row=norms)
+        entry, (relative_weights, weights) = log.entry_for(slots, losses)
         if predictions is not None and predictions.requires_grad:
             entry.awaits_norms = True
             plan = self._run.stream.current
@@ -258,15 +250,9 @@ class Session:
                 log.probe = entry
             predictions.register_hook(entry.note_gradient)
         weighed = weigh_losses(losses, relative_weights, weights,
-                               entry.note_flow, row)
-        log.record(entry, views)
+                               entry.note_flow, entry.scores)
+        log.record(entry)
         return weighed
-
-    @staticmethod
-    def _weights_of(slots: Slots, losses: Tensor) -> Tensor:
-        """Return the relative weights and the weights, of shape (2, B)."""
-        rows = np.array([slots.relative_weights, slots.weights])
-        return to_device(rows, losses.device)
 
     def _check(self, losses: Tensor, slots: Slots,
                predictions: Optional[Tensor]) -> None:

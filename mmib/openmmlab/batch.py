@@ -36,17 +36,17 @@ class BatchContext:
         mixture (:meth:`mix`), float32 of shape (B,)."""
         self.relative_weights: Tensor
         """Tensor: Relative weight of each row, float32 of shape (B,)."""
-        self._parts: Optional[Sequence[Tensor]]
+        self._mean_factors: Optional[Sequence[Tensor]]
         self.clear()
 
     def set_weights(self,
                     relative_weights: Tensor,
                     weights: Tensor,
-                    parts: Optional[Sequence[Tensor]] = None) -> None:
+                    mean_factors: Optional[Sequence[Tensor]] = None) -> None:
         """Set the relative weight and the weight of each image of the next
         batch, float32 of shape (B,), and both over B, if these are known."""
         self.clear()
-        self._parts = parts or None
+        self._mean_factors = mean_factors or None
         self.weights = self.row_weights = weights
         self.relative_weights = relative_weights
 
@@ -55,7 +55,7 @@ class BatchContext:
         as in the baseline."""
         self.weights = None
         self._share: Optional[Tensor] = None  # Of mixtures.
-        self._parts = None
+        self._mean_factors = None
         self._scores: List[Tensor] = []
         # The norms at each source, such as a prediction, and the sources that
         # have noted norms in this backward pass.
@@ -89,19 +89,19 @@ class BatchContext:
         self._share = (
             share.to(self.weights)
             if torch.is_tensor(share) else self.weights.new_full((), share))
-        self._parts = None
+        self._mean_factors = None
         self.relative_weights, self.row_weights = (
             self._share * rows + (1 - self._share) * rows.flip(0)
             for rows in (self.relative_weights, self.row_weights))
 
     @property
-    def parts(self) -> Sequence[Tensor]:
+    def mean_factors(self) -> Sequence[Tensor]:
         """Sequence[Tensor]: ``relative_weights / B`` and ``row_weights / B``,
         the factors of a mean over the batch, float32 of shape (B,)."""
-        if self._parts is None:
-            self._parts = torch._foreach_div(
+        if self._mean_factors is None:
+            self._mean_factors = torch._foreach_div(
                 [self.relative_weights, self.row_weights], self.size)
-        return self._parts
+        return self._mean_factors
 
     def mean(self, losses: Tensor, factor: Factor = 1.) -> Tensor:
         """Return the loss of the batch: the weighted mean of raw losses. The
@@ -116,7 +116,7 @@ class BatchContext:
         self.add_scores(losses)
         if not is_one(factor):
             losses = losses * factor
-        return weighted_sum(losses, *self.parts)
+        return weighted_sum(losses, *self.mean_factors)
 
     def add_scores(self, scores: Tensor) -> None:
         """Add raw losses of the rows, float32 of shape (B,), to the scores."""
@@ -133,21 +133,21 @@ class BatchContext:
         losses, float32 of shape (B,). None before the first call."""
         return self.write_scores(None)
 
-    def write_scores(self, row: Optional[Tensor]) -> Optional[Tensor]:
-        """Write :attr:`scores` to a row of the log, of shape (B,), if there
-        are any, and return them."""
+    def write_scores(self, out: Optional[Tensor]) -> Optional[Tensor]:
+        """Write :attr:`scores` to ``out``, of shape (B,), if there are any,
+        and return them."""
         if not self._scores:
             return None
         with torch.no_grad():
             if self._share is None and len(self._scores) > 1:
                 *others, last = self._scores
                 return torch.add(
-                    functools.reduce(torch.add, others), last, out=row)
+                    functools.reduce(torch.add, others), last, out=out)
             rows = functools.reduce(torch.add, self._scores)
             if self._share is not None:
                 rows = self._share * rows + ((1 - self._share) * rows).flip(0)
         rows = rows.detach() if rows.requires_grad else rows
-        return rows if row is None else row.copy_(rows)
+        return rows if out is None else out.copy_(rows)
 
     def watch(self,
               pred: Tensor,
@@ -230,15 +230,15 @@ class BatchContext:
         """
         return self.write_norms(None)
 
-    def write_norms(self, row: Optional[Tensor]) -> Optional[Tensor]:
-        """Write :attr:`norms` to a row of the log, of shape (B,), if there are
-        any, and return them."""
+    def write_norms(self, out: Optional[Tensor]) -> Optional[Tensor]:
+        """Write :attr:`norms` to ``out``, of shape (B,), if there are any, and
+        return them."""
         if not self._norms or self._scale is None or self._hides_norms:
             return None
         rows = functools.reduce(torch.hypot, self._norms.values())
-        weights = self.parts[1] * self._scale
+        weights = self.mean_factors[1] * self._scale
         if self._share is None:
-            return torch.div(rows, weights, out=row)
+            return torch.div(rows, weights, out=out)
         rows = rows / weights
         # Gradients of different rows are orthogonal, so squares add up.
         images = torch.hypot(self._share * rows,
@@ -246,7 +246,7 @@ class BatchContext:
         if len(rows) % 2:
             # The image in the middle is mixed with itself.
             images[len(rows) // 2] = rows[len(rows) // 2]
-        return images if row is None else row.copy_(images)
+        return images if out is None else out.copy_(images)
 
 
 def is_one(factor: Factor) -> bool:

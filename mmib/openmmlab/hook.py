@@ -15,7 +15,7 @@ from ..plans import Policy
 from ..run.run import Run
 from ..run.states import check_form, mismatch, to_current
 from ..scores.log import Entry
-from ..scores.stretch import Views
+from ..scores.stretch import Views, weights_of
 from ..scores.table import check_ema
 from ..scores.weigh import to_device
 from ..scores.worth import MeanRatio, VarianceRatio
@@ -317,13 +317,13 @@ class InfoBatchHook(Hook):
             self.batch.clear()
         else:
             device = next(runner.model.parameters()).device
-            self._views = run.log.views(slots, device, has_parts=True)
-            if self._views is None:
-                rows = np.array([slots.relative_weights, slots.weights])
-                self.batch.set_weights(*to_device(rows, device))
+            views = run.log.views(slots, device, has_mean_factors=True)
+            self._views = views
+            if views is None:
+                self.batch.set_weights(*weights_of(slots, device))
             else:
-                self.batch.set_weights(self._views.relative_weights,
-                                       self._views.weights, self._views.parts)
+                self.batch.set_weights(views.relative_weights, views.weights,
+                                       views.mean_factors)
         self._is_in_step = True
 
     def end_step(self, data_batch: Any) -> None:
@@ -391,7 +391,7 @@ class InfoBatchHook(Hook):
             scores = scores[rows]
             norms = None if norms is None else norms[rows]
         if len(slots):
-            log.record(Entry(slots, scores, norms), views)
+            log.record(Entry(slots, scores, norms, views))
 
     def after_train_epoch(self, runner: Runner) -> None:
         """End the plan of an epoch."""

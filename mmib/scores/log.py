@@ -7,8 +7,8 @@ a plan needs the scores, the ranks exchange their rows, and each rank copies
 them to the host once. All later computations are on arrays that are equal on
 all ranks.
 """
-from typing import (Any, Dict, Iterator, List, NamedTuple, Optional, Tuple,
-                    Union)
+from typing import (Any, Dict, Iterable, Iterator, List, NamedTuple, Optional,
+                    Tuple, Union)
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from ..errors import Refusal
 from ..ranks import World, all_gather, world_of_process
 from ..stream.slots import Slots
-from .stretch import Stretch, Views, cuda_stream_of
+from .stretch import Stretch, Views, cuda_stream_of, weights_of
 from .weigh import row_norms
 
 # Entries whose rows are packed at once: launching an operation costs more than
@@ -43,6 +43,12 @@ class Entry:
     A backward pass of another term, in which no gradient flows into the
     losses, changes no norm.
 
+    :meth:`VisitLog.entry_for` makes an entry in a step. The backward pass
+    calls :meth:`note_flow` and then :meth:`note_gradient`. An entry with views
+    leaves its scores and norms in the rows of a stretch. The log packs the
+    rows of other entries, many at once. An entry whose backward pass follows
+    after a merge stays with the log until its norms are known.
+
     Args:
         slots (Slots or np.ndarray): The slots, or the number of each slot,
             int64 of shape (B,).
@@ -50,21 +56,21 @@ class Entry:
             entry keeps the tensor, so nothing else may write to it.
         norms (Tensor, optional): Norm of each slot, float32 of shape (B,), if
             the backward pass is over. Defaults to None.
-        row (Tensor, optional): Where the norms are to be written, float32 of
-            shape (B,). If None, the log divides the norms of many entries at
-            once. Defaults to None.
+        views (Views, optional): The views of the slots that the scores and
+            norms are written to. If None, the log divides the norms of many
+            entries at once. Defaults to None.
     """
 
-    __slots__ = ('_slots', 'scores', 'norms', 'flow', 'own_norms',
-                 'awaits_norms', '_row', '_has_new_flow')
+    __slots__ = ('_slots', 'scores', 'norms', 'views', 'flow', 'own_norms',
+                 'awaits_norms', '_has_new_flow')
 
     def __init__(self,
                  slots: Union[Slots, np.ndarray],
                  scores: Tensor,
                  norms: Optional[Tensor] = None,
-                 row: Optional[Tensor] = None) -> None:
+                 views: Optional[Views] = None) -> None:
         self._slots = slots
-        self.scores = scores
+        self.scores, self.views = scores, views
         self.norms = norms
         """Tensor, optional: Norm of each slot, still to be divided by
         :attr:`flow`, float32 of shape (B,). None until a gradient at the
@@ -77,7 +83,7 @@ class Entry:
         predictions, of shape (B,), to compare with :attr:`norms`."""
         self.awaits_norms = False
         """bool: Whether a backward pass is expected to note the norms."""
-        self._row, self._has_new_flow = row, False
+        self._has_new_flow = False
 
     @property
     def numbers(self) -> np.ndarray:
@@ -100,10 +106,10 @@ class Entry:
         if gradient is None:
             return
         norms = row_norms(_without_graph(gradient))
-        if self._row is None or self.flow is None:
+        if self.views is None or self.flow is None:
             self.norms = norms
         else:
-            self.norms = torch.div(norms, self.flow, out=self._row)
+            self.norms = torch.div(norms, self.flow, out=self.views.norms)
             self.flow = None
 
     @property
@@ -201,7 +207,7 @@ class VisitLog:
     def views(self,
               slots: Slots,
               device: torch.device,
-              has_parts: bool = False) -> Optional[Views]:
+              has_mean_factors: bool = False) -> Optional[Views]:
         """Return the weights of a batch on the device, and the rows where its
         visits may be written in place. None if the slots aren't in a row, or
         if one of them or a later one was visited since the last merge: of
@@ -213,7 +219,8 @@ class VisitLog:
         newest = self._newest.get(key)
         views = None if newest is None else newest.views(slots)
         if views is None:
-            newest = self._newest[key] = Stretch(slots, device, has_parts)
+            newest = self._newest[key] = Stretch(slots, device,
+                                                 has_mean_factors)
             self._stretches.append(newest)
             views = newest.views(slots)
         return views
@@ -223,15 +230,21 @@ class VisitLog:
         merge."""
         return slots.first is not None and slots.first < self._visited_until
 
-    def record(self, entry: Entry, views: Optional[Views] = None) -> None:
-        """Add an entry. If several entries have the same slot, the last one
-        counts.
+    def entry_for(self, slots: Slots,
+                  losses: Tensor) -> Tuple[Entry, Iterable[Tensor]]:
+        """Return an entry for the losses of some slots, whose scores are still
+        to be written, and the relative weights and the weights of the slots,
+        float32 of shape (B,) each."""
+        views = self.views(slots, losses.device)
+        if views is None:
+            scores = torch.empty_like(losses, dtype=torch.float32)
+            return Entry(slots, scores), weights_of(slots, losses.device)
+        return Entry(slots, views.scores, views=views), views[:2]
 
-        Args:
-            entry (Entry): The entry.
-            views (Views, optional): The views of the slots that the scores and
-                norms of the entry are written to. Defaults to None.
-        """
+    def record(self, entry: Entry) -> None:
+        """Add an entry. If several entries have the same slot, the last one
+        counts."""
+        views = entry.views
         # After a merge within a step, the rows are those of no stretch here.
         if views is not None and views.stretch in self._stretches:
             self._visited_until = views.stretch.note_written(views)

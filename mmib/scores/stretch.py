@@ -24,9 +24,9 @@ class Views(NamedTuple):
         norms (Tensor): Row of the log for the norms.
         stretch (Stretch): The stretch that the views belong to.
         row (int): The first row of the views in the stretch.
-        parts (tuple[Tensor]): Relative weights and weights over B, the factors
-            of a mean over the batch. Empty where nobody needs them, or where B
-            isn't the batch size of the stretch.
+        mean_factors (tuple[Tensor]): Relative weights and weights over B, the
+            factors of a mean over the batch. Empty where nobody needs them, or
+            where B isn't the batch size of the stretch.
     """
 
     relative_weights: Tensor
@@ -35,7 +35,7 @@ class Views(NamedTuple):
     norms: Tensor
     stretch: 'Stretch'
     row: int
-    parts: Tuple[Tensor, ...]
+    mean_factors: Tuple[Tensor, ...]
 
 
 class Stretch:
@@ -49,27 +49,27 @@ class Stretch:
     Args:
         slots (Slots): The first batch, in a row.
         device (torch.device): The training device.
-        has_parts (bool): Whether views have :attr:`Views.parts`. Defaults to
-            False.
+        has_mean_factors (bool): Whether views have
+            :attr:`Views.mean_factors`. Defaults to False.
     """
 
     def __init__(self,
                  slots: Slots,
                  device: torch.device,
-                 has_parts: bool = False) -> None:
+                 has_mean_factors: bool = False) -> None:
         self._numbers, columns = slots.ahead(_NUM_BATCHES)
         self._numbering, self._batch_size = slots.numbering, len(slots)
         weights = np.stack([columns.relative_weights, columns.weights])
         size = np.float32(self._batch_size)
         self._weights = to_device(
             np.concatenate([weights, weights /
-                            size]) if has_parts else weights, device)
+                            size]) if has_mean_factors else weights, device)
         self._rows = torch.full((2, len(self._numbers)),
                                 torch.nan,
                                 device=device)
         # The views of all batches, in few calls.
-        relative, full, *parts = self._weights.unbind()
-        rows = (relative, full, *self._rows.unbind(), *parts)
+        relative, full, *factors = self._weights.unbind()
+        rows = (relative, full, *self._rows.unbind(), *factors)
         self._views = [
             Views._make([*each[:4], self, i * self._batch_size, each[4:]])
             for i, each in enumerate(
@@ -121,6 +121,12 @@ class Stretch:
         parts = [self._rows[:, begin:end] for begin, end in self._written]
         # Where a loss counts negatively, so does its norm.
         return [torch.stack([scores, norms.abs()]) for scores, norms in parts]
+
+
+def weights_of(slots: Slots, device: torch.device) -> Tensor:
+    """Return the relative weights and the weights of a batch, float32 of shape
+    (2, B)."""
+    return to_device(np.array([slots.relative_weights, slots.weights]), device)
 
 
 def cuda_stream_of(device: torch.device) -> int:

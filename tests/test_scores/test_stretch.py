@@ -41,9 +41,9 @@ class Visited:
             for weights, each in zip(views[:2], expected):
                 assert weights.tolist() == each.tolist()
             views.scores.copy_(scores)
-            entry = Entry(slots, views.scores, row=views.norms)
+            entry = Entry(slots, views.scores, views=views)
         entry.awaits_norms = True
-        self.log.record(entry, views)
+        self.log.record(entry)
         self.open.append(entry)
 
     def backward(self, number, flow, gradient):
@@ -126,7 +126,7 @@ def test_batches_share_stretches():
             views = log.views(slots, device)
             assert views.scores.shape == (size, )
             assert views.scores.device == device
-        log.record(Entry(slots, views.scores, row=views.norms), views)
+        log.record(Entry(slots, views.scores, views=views))
         begin = slots.end
     # Of 256 batches each.
     assert len(log._stretches) == 4
@@ -154,7 +154,7 @@ def test_a_merge_within_a_step():
     views = log.views(slots, CPU)
     log.merge(0, 0, 0)
     views.scores.fill_(3)
-    log.record(Entry(slots, views.scores, views.norms.fill_(2)), views)
+    log.record(Entry(slots, views.scores, views.norms.fill_(2), views))
     merged = log.merge(0, 5, 0)
     assert merged.numbers.tolist() == [*range(5)]
     assert merged.scores.tolist() == [3] * 5
