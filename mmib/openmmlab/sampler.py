@@ -165,7 +165,7 @@ class InfoBatchSampler(DefaultSampler):
         issued = stream.end if self._run.schedule.by_epoch else self._cursor
         return min(full, (issued - stream.position) // self.world_size)
 
-    def begin_epoch(self) -> None:
+    def issue_rest(self) -> None:
         """Let the loop read the rest of the open plan of the run."""
         assert self._run is not None
         self._epoch_begin = self._run.stream.position

@@ -133,8 +133,9 @@ class EpochPlan:
         order is random, or else without random slots.
 
         The weights of the other slots make up for these slots, so that each
-        image has weight 1 on average. If the mean weight is 1, the plan
-        doesn't rescale, and the weights stay.
+        image has weight 1 on average. If the mean weight is 1, the weights
+        stay: the plan doesn't rescale, or has as many slots as a full pass,
+        of which the baseline leaves out its last slots too.
 
         Args:
             count (int): Number of slots to leave out.

@@ -130,7 +130,7 @@ def record_of(plan: EpochPlan,
             histogram=ScoreHistogram.of(reading.scores, plan)
             if is_logged else None)
     return PlanRecord(
-        covered=place.covered / size,
+        covered_epochs=place.covered / size,
         epoch=epoch,
         first_slot=first_slot,
         mean_score=reading.mean_score,

@@ -19,8 +19,8 @@ class PlanRecord:
             without slots that were left out of its rest.
         tiers (tuple[Tier]): Tiers of the plan as it was drawn, by increasing
             score.
-        covered (float): Epochs before the plan. An epoch that annealing cut
-            short counts in part.
+        covered_epochs (float): Epochs before the plan. An epoch that annealing
+            cut short counts in part. Files have the key ``covered``.
         epoch (int): Epoch of the plan, from 1.
         first_slot (int): Number of the first slot of the plan in the stream of
             all plans.
@@ -41,7 +41,7 @@ class PlanRecord:
 
     kept: int
     tiers: Tuple[Tier, ...]
-    covered: float
+    covered_epochs: float
     epoch: int = 1
     first_slot: int = 0
     threshold: float = 0.
@@ -71,8 +71,10 @@ class PlanRecord:
             name: list(values)
             for name, values in self.histogram._asdict().items()
         }
+        values = dict(vars(self), covered=self.covered_epochs)
+        del values['covered_epochs']
         return dict(
-            vars(self),
+            values,
             tiers=[list(tier) for tier in self.tiers],
             variance_ratio=without_nan(self.variance_ratio),
             mean_ratio=without_nan(self.mean_ratio),
@@ -82,10 +84,9 @@ class PlanRecord:
     def from_dict(cls: Type[Record], values: dict) -> Record:
         """Return a record from what :meth:`to_dict` returned. Other keys are
         ignored."""
-        known: Any = {
-            field.name: values[field.name]
-            for field in fields(cls) if field.name in values
-        }
+        values = dict(values, covered_epochs=values['covered'])
+        names = {field.name for field in fields(cls)}
+        known: Any = {key: values[key] for key in names & values.keys()}
         histogram = known.get('histogram')
         return cls(**dict(
             known,

@@ -2,7 +2,7 @@
 """How long a run is, and when its plans may prune. Everything is counted in
 slots."""
 import numbers
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional
 
 from ..errors import Refusal
 from ..plans import Progress
@@ -178,17 +178,6 @@ class Schedule:
         spent, covered = (0, 0) if self.by_epoch else self.zero
         return self.progress(Place(first + spent, first + covered))
 
-    def outcome(self, share: float) -> Tuple[float, float]:
-        """Forecast a run whose pruning plans keep ``share`` of the images.
-
-        Returns:
-            tuple[float, float]: The slots that the run spends and covers.
-        """
-        pruned = max(self.annealing_from - self.prune_from, 0)
-        if self.by_epoch:
-            return self.length - pruned * (1 - share), self.length
-        return self.length, self.length + pruned * (1 / share - 1)
-
     def state_dict(self) -> Dict[str, Any]:
         """Return plain Python values."""
         return dict(
@@ -199,10 +188,19 @@ class Schedule:
             fresh_from=self.fresh_from)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Resume where :meth:`state_dict` was called. The length and the
-        fractions stay those of this run."""
+        """Resume. The length and the fractions stay those of this run."""
         self.zero = Place(*state_dict['zero'])
         self.fresh_from = state_dict['fresh_from']
+
+
+def outcome(schedule: Schedule, share: float) -> Place:
+    """Return the place where a run ends whose pruning plans keep ``share`` of
+    the images."""
+    length = schedule.length
+    pruned = max(schedule.annealing_from - schedule.prune_from, 0)
+    if schedule.by_epoch:
+        return Place(length - pruned * (1 - share), length)
+    return Place(length, length + pruned * (1 / share - 1))
 
 
 def _whole(slot: float, size: int) -> float:

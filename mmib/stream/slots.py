@@ -22,7 +22,7 @@ class Slots:
     Args:
         numbers (range or np.ndarray): Number of each slot in the stream of all
             plans: a range, or int64 of shape (B,).
-        plans (Sequence[Plan]): The plans of the slots. Empty unless
+        plans (Sequence[PlanInStream]): The plans of the slots. Empty unless
             ``numbers`` is a range.
         end (int): Position after the batch, and after slots given up with it.
         annealing (bool): Whether the batch belongs to annealing, in which
@@ -41,7 +41,7 @@ class Slots:
 
     def __init__(self,
                  numbers: Union[range, np.ndarray],
-                 plans: Sequence['Plan'],
+                 plans: Sequence['PlanInStream'],
                  end: int,
                  annealing: bool,
                  numbering: Any,
@@ -171,7 +171,7 @@ class Columns(NamedTuple):
         return Columns.joined([self, others])
 
 
-class Plan(Protocol):
+class PlanInStream(Protocol):
     """A plan in a stream, see :class:`~mmib.stream.stream.Dealt`."""
 
     @property
@@ -186,7 +186,7 @@ class Plan(Protocol):
         """Return the slots ``begin, begin + step, ...`` below ``end``."""
 
 
-def columns_of(plans: Sequence[Plan], numbers: range) -> Columns:
+def columns_of(plans: Sequence[PlanInStream], numbers: range) -> Columns:
     """Return the slots of some plans with these numbers."""
     parts = []
     for plan in plans:

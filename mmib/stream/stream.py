@@ -144,7 +144,8 @@ class Stream:
 
     @property
     def place(self) -> Place:
-        """Place: Where the run is."""
+        """Place: Where the run is. Slots that are repeated for other ranks
+        count as spent."""
         return self._place_of(self.current, self.position)
 
     @property

@@ -36,8 +36,8 @@ class DrivenIterations(DrivenRun):
     def _begins_epoch(self):
         has_begun, stream = super()._begins_epoch(), self.run.stream
         if has_begun:
-            self.iterations.begin_epoch(stream, self.num_steps,
-                                        self._iters_of(stream.left))
+            self.iterations.note_epoch(stream, self.num_steps,
+                                       self._iters_of(stream.left))
         return has_begun
 
     @property

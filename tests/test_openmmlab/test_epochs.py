@@ -33,7 +33,7 @@ def test_schedulers_make_the_steps_of_the_baseline(per_epoch, sizes,
                                    < epoch * per_epoch)
         while True:
             end = stream.end - (stream.left % slots_per_iter) * drop_last
-            steps_of_run.begin_epoch(end)
+            steps_of_run.set_end(end)
             while stream.position < end and iteration != resumed_at:
                 stream.advance(min(stream.position + slots_per_iter, end))
                 iteration += 1

@@ -140,11 +140,13 @@ def test_logs(tmp_path):
     passes = [(end - epoch.first_slot) / epoch.kept
               for epoch, end in zip(entered, ends)]
     before = np.cumsum([0, *passes])
-    assert [epoch.covered for epoch in entered] == pytest.approx(before[:-1])
+    assert [epoch.covered_epochs
+            for epoch in entered] == pytest.approx(before[:-1])
     covered = before[-1]
     iters = [epoch.first_slot / 3 for epoch in logged]
     saved_iters = [
-        epoch.covered * 11 / 3 - epoch.first_slot / 3 for epoch in logged
+        epoch.covered_epochs * 11 / 3 - epoch.first_slot / 3
+        for epoch in logged
     ]
     saved = pytest.approx(covered * 11 / 3 - 100)
 

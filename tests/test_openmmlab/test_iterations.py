@@ -55,7 +55,7 @@ def test_epochs_slot_by_slot(epochs, size, begin, drop_last):
         for most in (split, 99):
             iters = stream.left // size if drop_last else -(-stream.left //
                                                             size)
-            iterations.begin_epoch(stream, iteration, iters)
+            iterations.note_epoch(stream, iteration, iters)
             for _ in range(min(iters, most)):
                 end = min(stream.position + size, stream.end)
                 iteration += 1
@@ -98,7 +98,7 @@ def test_many_short_epochs_between_two_merges():
         run.next_plan(StepSize(size, False))
         stream, plan = run.stream, run.stream.newest
         iters = -(-stream.left // size)
-        iterations.begin_epoch(stream, iteration, iters)
+        iterations.note_epoch(stream, iteration, iters)
         indices, begin = plan.columns.indices, plan.first_slot
         for low in range(0, len(indices), size):
             iteration += 1
@@ -408,11 +408,12 @@ def test_each_plan_adds_what_is_left_out(lookahead):
     assert training.table.last_visit.max() == 50
     saved = []
     for record in training.records:
-        place = Place(record.first_slot, record.covered * SIZE)
+        place = Place(record.first_slot, record.covered_epochs * SIZE)
         made = training.iterations.before(record.first_slot)
         assert made == record.first_slot / 2
         saved.append(training.iterations.saved_at(place))
-        assert saved[-1] == pytest.approx(record.covered * SIZE / 2 - made)
+        assert saved[-1] == pytest.approx(record.covered_epochs * SIZE / 2 -
+                                          made)
     assert saved == sorted(saved) and training.saved == saved[-1] > 5
     full = DrivenIterations(MeanThreshold(0), 7).train(60)
     # No rounding error, which would show as "-0".
@@ -474,7 +475,7 @@ def test_begin_within_a_run(at, resumed):
         assert SIZE <= until < 2 * SIZE
         training, first = pruned[0]
         assert first.first_slot == schedule.prune_from
-        place = Place(first.first_slot, first.covered * SIZE)
+        place = Place(first.first_slot, first.covered_epochs * SIZE)
         assert training.iterations.saved_at(place) == pytest.approx(5)
         # The budget counts what was saved.
         progress = schedule.progress(place)
@@ -531,7 +532,7 @@ def test_begin_within_a_run_by_epochs(epoch):
     assert len(training.plans) == 6 - epoch and training.run.epoch == 6
     baseline = DefaultSampler(range(SIZE), seed=3)
     for number, (record, plan) in enumerate(training.plans, epoch):
-        assert record.covered == number
+        assert record.covered_epochs == number
         assert plan.is_full is (number == epoch or number == 5)
         if plan.is_full:
             baseline.set_epoch(number)

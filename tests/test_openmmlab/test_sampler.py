@@ -267,7 +267,7 @@ def begin_epoch(sampler, run, epoch):
     run.stream.advance(run.stream.end)
     assert run.next_plan(step) and run.epoch == epoch + 1
     run.go_on_with(run.rest_for(step))
-    sampler.begin_epoch()
+    sampler.issue_rest()
 
 
 @given(st.integers(1, 101), RANKS, st.booleans(), st.booleans())

@@ -168,7 +168,8 @@ def test_drawing_changes_nothing_but_the_generator():
     assert record == again[1]
     assert reading.mean_score == record.mean_score
     assert record.mean_ratio == reading.mean_ratio.mean()
-    assert (record.first_slot, record.epoch, record.covered) == (150, 4, 3)
+    assert (record.first_slot, record.epoch, record.covered_epochs) == (150, 4,
+                                                                        3)
     other, _ = drawn(QuantileTiers(), EPOCHS, reading, seed=6, **where)
     assert other.indices.tolist() != plan.indices.tolist()
 
@@ -246,7 +247,7 @@ def test_what_a_policy_gets_of_what_was_learned():
         assert reading.read_at == (50 if slot < 110 else 110)
         assert reading.logged_at == reading.read_at
         assert record.first_slot == got[-1].spent == slot
-        assert got[-1].covered == 50 * record.covered == covered
+        assert got[-1].covered == 50 * record.covered_epochs == covered
         covered += 30 * 50 / record.kept
     assert reading.mean_ratio.visits == 100
 

@@ -17,7 +17,7 @@ from mmib.pruning import (EpochPlan, EpsilonGreedy, MeanThreshold, Neyman,
 from mmib.ranks import World
 from mmib.run.run import Run
 from mmib.run.states import mismatch, to_current
-from mmib.stream.schedule import Schedule, StepSize
+from mmib.stream.schedule import Schedule, StepSize, outcome
 from tests.helpers.runs import (POLICIES, SIZE, DrivenRun, baseline_epoch,
                                 baseline_stream, dealt, facts, loop, losses_of,
                                 state_of)
@@ -354,7 +354,7 @@ def test_another_length(policy, before, after, lookahead, next_lookahead, at):
         assert record.annealing == (record.first_slot >= annealing)
         assert record.annealing <= plan.is_full
         assert record.annealing or record.first_slot + len(plan) <= annealing
-    covered = [record.covered for record in part.records + rest.records]
+    covered = [record.covered_epochs for record in part.records + rest.records]
     assert covered == sorted(covered)
 
 
@@ -415,7 +415,7 @@ def test_a_run_is_as_it_was_forecast(policy, start):
     training.train(120)
     pruned = [record for record in training.records if record.kept < SIZE]
     assert pruned[0].first_slot == SIZE * max(1, -(-int(240 * start) // SIZE))
-    spent, covered = schedule.outcome(share)
+    spent, covered = outcome(schedule, share)
     assert spent == 240
     assert 240 + training.saved == pytest.approx(covered, rel=0.03)
     weights = [
@@ -451,13 +451,14 @@ def test_every_slot_of_a_pass_is_a_visit_or_pruned(lookahead):
     # Each plan covers a pass, but for the plan that annealing cuts short.
     for record, following in zip(training.records, training.records[1:]):
         trained = following.first_slot - record.first_slot
-        assert following.covered == pytest.approx(record.covered +
-                                                  trained / record.kept)
+        assert following.covered_epochs == pytest.approx(
+            record.covered_epochs + trained / record.kept)
     place = training.run.stream.place
     assert place.spent == 120
     record = training.records[-1]
     assert place.covered == pytest.approx(
-        SIZE * (record.covered + (120 - record.first_slot) / record.kept))
+        SIZE * (record.covered_epochs +
+                (120 - record.first_slot) / record.kept))
 
 
 def test_a_repeated_dataset():
@@ -501,7 +502,8 @@ def test_begin_within_a_run(at, resumed):
     if pruned:
         assert SIZE <= until < 2 * SIZE
         assert pruned[0].first_slot == schedule.prune_from
-        assert pruned[0].covered == pytest.approx(pruned[0].first_slot / SIZE)
+        assert pruned[0].covered_epochs == pytest.approx(pruned[0].first_slot /
+                                                         SIZE)
     else:
         assert training.saved == 0
 
@@ -550,7 +552,7 @@ def test_begin_within_a_run_by_epochs(epoch):
     training.train()
     assert len(training.plans) == 6 - epoch and training.run.epoch == 6
     for number, (record, plan) in enumerate(training.plans, epoch):
-        assert record.covered == number
+        assert record.covered_epochs == number
         assert plan.is_full is (number == epoch or number == 5)
         if plan.is_full:
             assert plan.indices.tolist() == baseline_epoch(SIZE, number)

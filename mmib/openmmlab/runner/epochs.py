@@ -38,9 +38,9 @@ class ScheduleSteps(ParamSchedulerHook):
             if type(hook) is ParamSchedulerHook:
                 hooks[i], self.priority = self, hook.priority
 
-    def begin_epoch(self, end: int) -> None:
-        """Begin an epoch, or the rest of an epoch. ``end`` is the number of
-        the slot after its last step."""
+    def set_end(self, end: int) -> None:
+        """Set where the open epoch ends: the number of the slot after its last
+        step."""
         self._end = end
         if self._num_steps is None:
             self._num_steps = (self._run.epoch - 1) * self._steps_per_epoch
@@ -87,12 +87,12 @@ def begin_epoch(runner: Runner, run: Run, iterations: Iterations,
         is_open = run.epoch > runner.epoch
     run.go_on_with(run.rest_for(step))
     stream = run.stream
-    loader.sampler.begin_epoch()
+    loader.sampler.issue_rest()
     # With `drop_last` the loader leaves what doesn't fill a batch.
     iters = len(loader)
-    iterations.begin_epoch(stream, runner.iter, iters)
-    steps.begin_epoch(stream.position +
-                      min(iters * iterations.slots_per_iter, stream.left))
+    iterations.note_epoch(stream, runner.iter, iters)
+    steps.set_end(stream.position +
+                  min(iters * iterations.slots_per_iter, stream.left))
     later = range(runner.epoch + 1, iterations.length)
     pruned = sum(
         schedule.may_prune(epoch * schedule.pass_length) for epoch in later)

@@ -7,7 +7,7 @@ import numpy as np
 
 from ...run.run import Run
 from ...run.states import changed
-from ...stream.schedule import Place, Schedule
+from ...stream.schedule import Place, Schedule, outcome
 from ...stream.stream import Stream
 
 # Iterations saved in a state are rounded.
@@ -85,7 +85,9 @@ class Iterations:
         if iters_per_epoch is not None:
             self._covered_per_iter = pass_length / max(iters_per_epoch, 1)
         # By epochs: iterations saved beyond what was covered minus what was
-        # made, as after a resume with iterations of another size.
+        # made. If a run covers 100 iterations in 60 and goes on with batches
+        # twice as large, it has saved 40 iterations. In iterations of the new
+        # size it has covered 50 in 60, which would be -10, so 50 are added.
         self._surplus = 0.
         # By epochs: where each epoch begins whose visits may not be merged.
         self._marks: List[Mark] = [Mark(0, 0)]
@@ -95,7 +97,7 @@ class Iterations:
         """int: How many of :attr:`unit` come before annealing begins."""
         return self.schedule.annealing_from // self._size
 
-    def begin_epoch(self, stream: Stream, iteration: int, iters: int) -> None:
+    def note_epoch(self, stream: Stream, iteration: int, iters: int) -> None:
         """Note that an epoch, or the rest of an epoch, begins at the position
         of a stream after so many iterations, and has ``iters`` iterations."""
         marks = [*self._marks, Mark(stream.position, iteration, iters)]
@@ -141,7 +143,7 @@ class Iterations:
             iterations in which the baseline makes as many passes, and the
             number of these passes.
         """
-        spent, covered = self.schedule.outcome(share)
+        spent, covered = outcome(self.schedule, share)
         per_iter = self._covered_per_iter
         return (spent / per_iter, covered / per_iter,
                 covered / self.schedule.pass_length)
