@@ -224,79 +224,108 @@ def _add_unlabelled(gallery: Gallery, numbers: List[int]) -> None:
     gallery.unlabelled = [images['path'][n] or str(n) for n in numbers]
 
 
+@dataclass
+class _Compared:
+    """What comparing predictions with labels has found."""
+
+    # The rankings of each image so far.
+    rows: List[Dict[str, float]] = field(default_factory=list)
+    # The boxes of the images with these places in `rows`.
+    boxes: List[Tuple[int, Boxes]] = field(default_factory=list)
+    # Numbers of images without any label.
+    unlabelled: List[int] = field(default_factory=list)
+    # In how many images each class is labelled, and what is predicted in any.
+    labelled: Counter = field(default_factory=Counter)
+    predicted: Set[int] = field(default_factory=set)
+    # Why the last image that has no ranking has none.
+    reason: str = ''
+
+    def add(self, number: int, seen: Union[Dict[str, Any], str]) -> None:
+        """Add what was seen in an image, or why nothing was seen."""
+        if isinstance(seen, str):
+            self.reason, seen = seen, {}
+        self.rows.append({
+            name: ranking.of(seen[ranking.array])
+            for name, ranking in RANKINGS.items()
+            if ranking.of and ranking.array in seen
+        })
+        if 'boxes' in seen:
+            self.boxes.append((len(self.rows) - 1, seen['boxes']))
+        if np.isnan(seen.get('losses', 0)).all():
+            self.unlabelled.append(number)
+        self.labelled.update(seen.get('labelled', ()))
+        self.predicted.update(seen.get('predicted', ()))
+
+
 def _measure(gallery: Gallery, reader: DatasetImages,
              compared: Iterator[Union[Dict[str, Any],
                                       str]], rank_by: Optional[str]) -> None:
     """Add a column for each ranking by predictions. After Ctrl-C, the images
     that were predicted so far are ranked."""
-    rows: List[Dict[str, float]] = []
-    boxes: List[Tuple[int, Boxes]] = []
-    unlabelled, suspects, reason = [], [], ''
-    labelled: Counter = Counter()
-    predicted: Set[int] = set()
+    found = _Compared()
     try:
         for number, seen in zip(reader.numbers, compared):
-            if isinstance(seen, str):
-                reason, seen = seen, {}
-            elif rank_by is not None and not _has_array(rank_by, seen):
-                found = [
-                    name for name in RANKINGS
-                    if name in gallery.images or _has_array(name, seen)
-                ]
-                raise Refusal(f'There is no ranking by {rank_by} here: give '
-                              f'--rank-by {" or ".join(found)}.')
-            rows.append({
-                name: ranking.of(seen[ranking.array])
-                for name, ranking in RANKINGS.items()
-                if ranking.of and ranking.array in seen
-            })
-            if 'boxes' in seen:
-                boxes.append((len(rows) - 1, seen['boxes']))
-            if np.isnan(seen.get('losses', 0)).all():
-                unlabelled.append(number)
-            labelled.update(seen.get('labelled', ()))
-            predicted.update(seen.get('predicted', ()))
+            if not isinstance(seen, str) and rank_by is not None:
+                _check_ranking(rank_by, seen, gallery)
+            found.add(number, seen)
     except KeyboardInterrupt:
         pass
-    gallery.limit = limit_of(each for _, each in boxes)
-    for place, each in boxes:
+    suspects = []
+    gallery.limit = limit_of(each for _, each in found.boxes)
+    for place, each in found.boxes:
         each = each._replace(limit=gallery.limit)
         for kind, find in KINDS.items():
             of_kind = find(each)
-            rows[place][kind] = total(of_kind)
+            found.rows[place][kind] = total(of_kind)
             suspects += [(reader.numbers[place], one) for one in of_kind]
-    measured = pd.DataFrame(rows, reader.numbers[:len(rows)])
+    measured = pd.DataFrame(found.rows, reader.numbers[:len(found.rows)])
     if measured.empty:
-        raise Refusal('The images can\'t be ranked: '
-                      f'{reason or "nothing was predicted before a stop"}.')
+        raise Refusal(
+            'The images can\'t be ranked: '
+            f'{found.reason or "nothing was predicted before a stop"}.')
     gallery.images = gallery.images.join(measured)
-    _add_unlabelled(gallery, unlabelled)
+    _add_unlabelled(gallery, found.unlabelled)
     if 'missing' in measured:
         gallery.boxes = _table_of(suspects, gallery.images, reader)
-    if len(rows) < len(gallery.images):
-        gallery.notes.append(
-            f'Stopped after {len(rows)} of {len(gallery.images)} images: '
-            'others have no rank.')
-    unknown = measured.isna().all(axis=1).sum() - len(unlabelled)
-    if unknown and reason:
-        gallery.notes.append(f'{unknown} of {len(rows)} images aren\'t '
-                             f'ranked: {reason}.')
+    gallery.notes += _gaps(found, measured, len(gallery.images), reader)
+
+
+def _check_ranking(name: str, seen: Dict[str, Any], gallery: Gallery) -> None:
+    """Refuse a ranking that can't be computed of a prediction."""
+
+    def is_known(name: str) -> bool:
+        array = RANKINGS[name].array
+        return array in seen or array in KINDS and 'boxes' in seen
+
+    if not is_known(name):
+        others = [
+            each for each in RANKINGS
+            if each in gallery.images or is_known(each)
+        ]
+        raise Refusal(f'There is no ranking by {name} here: give --rank-by '
+                      f'{" or ".join(others)}.')
+
+
+def _gaps(found: _Compared, measured: pd.DataFrame, num_images: int,
+          reader: DatasetImages) -> Iterator[str]:
+    """Yield sentences on the images and classes that a ranking leaves out."""
+    done = len(found.rows)
+    if done < num_images:
+        yield (f'Stopped after {done} of {num_images} images: others have no '
+               'rank.')
+    unknown = measured.isna().all(axis=1).sum() - len(found.unlabelled)
+    if unknown and found.reason:
+        yield f'{unknown} of {done} images aren\'t ranked: {found.reason}.'
     unpredicted = ', '.join(
         f'{reader.names(label)} ({count} image{"s" * (count > 1)})'
-        for label, count in labelled.most_common() if label not in predicted)
+        for label, count in found.labelled.most_common()
+        if label not in found.predicted)
     if unpredicted:
         sure = ' with confidence' * ('missing' in measured)
-        gallery.notes.append(
-            f'The network predicts these labelled classes in no image{sure}: '
-            f'{unpredicted}. A ranking can\'t distinguish their right labels '
-            'from wrong ones: train longer, or on more of these images, and '
-            'rank again.')
-
-
-def _has_array(name: str, seen: Dict[str, Any]) -> bool:
-    """Return whether a ranking can be computed of a prediction."""
-    array = RANKINGS[name].array
-    return array in seen or array in KINDS and 'boxes' in seen
+        yield (f'The network predicts these labelled classes in no image{sure}'
+               f': {unpredicted}. A ranking can\'t distinguish their right '
+               'labels from wrong ones: train longer, or on more of these '
+               'images, and rank again.')
 
 
 def _table_of(suspects: List[Tuple[int, Suspect]], images: pd.DataFrame,

@@ -53,7 +53,7 @@ def plan(iteration, full_equivalent, kept, **changes):
     record = LoggedPlan(
         kept=kept,
         tiers=(Tier(6, kept - 6), Tier(6, 6)) if prunes else (Tier(12, 12), ),
-        covered=full_equivalent / 4,
+        covered_epochs=full_equivalent / 4,
         iter=iteration,
         saved_iters=full_equivalent - iteration,
         threshold=0.5 * prunes,
