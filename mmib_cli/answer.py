@@ -11,13 +11,14 @@ from mmengine.registry import HOOKS
 
 from mmib.openmmlab.config.outlook import forecast_of
 from mmib.openmmlab.config.parts import infobatch_hooks, length_of
+from mmib.openmmlab.console.forecast import Forecast
 from mmib.openmmlab.hook import InfoBatchHook
 from mmib.openmmlab.registry import type_name
 from mmib.openmmlab.runner.mean_weight import decide_mean_weight
 from mmib.pruning import Policy
 
 from .files import ABSENT, changes, number, table
-from .published import published
+from .published import Published, published
 
 # Of docs/results.md.
 _COST = ('Fewer iterations cost quality, whichever images are left out: 60 % '
@@ -102,39 +103,22 @@ def answer(before: Config,
     if hooks:
         hook = HOOKS.build(hooks[0])
         expected = forecast_of(after, hook, *slots)
-        share, iters = expected.share, expected.iters
-        full = expected.full_iters
-        figures.update(
-            policy=repr(hook.policy),
-            kept_share=share,
-            mean_weight=expected.mean_weight)
-        if share is not None:
-            if unit == 'epoch':
-                ratio = ratio or iters / full
-            if slots:
-                figures.update(iterations=iters, baseline_iterations=full)
-            if before is after or unit == 'epoch':
-                saves = saves or _expected(iters, full, unit, bool(slots))
-        elif hook.policy.prunes:
-            saves = saves or 'What it saves depends on the losses.'
+        share = expected.share
+        figures.update(_figures(expected, hook, bool(slots)))
+        if unit == 'epoch' and share is not None:
+            ratio = ratio or expected.iters / expected.full_iters
+        if before is after or unit == 'epoch' or share is None:
+            saves = saves or _expected(expected, hook, unit, bool(slots))
         details += expected.lines
         if hook.policy.prunes:
             details += _remarks(before, after, share, bool(slots), advises)
-    costs, control = [], None
     known = published(before.filename or '')
-    if saves:
-        if known and ratio:
-            costs.append(known.sentences(ratio))
-        if not known or not ratio or not known.bounds(ratio):
-            costs.append(_COST)
     if known:
         figures.update(published=known.values)
+    costs, control = _costs(known, ratio) if saves else [], None
     if saves and hooks:
-        steps = ''
-        if not decide_mean_weight(None, after.get('optim_wrapper', {})).is_one:
-            # A mean weight that depends on the losses is to be filled in.
-            steps = '1' if hook.normalize else 'MEAN_WEIGHT' * (share is None)
-        control = _control(args, hook, ratio, steps)
+        control = _control(args, hook, ratio, _steps(after, hook, share
+                                                     is None))
         others = ', with your --cfg-options' * bool(options)
         costs.append('Train the control too, which is as short, has as long '
                      f'steps and prunes nothing{others}:\n  {control}')
@@ -169,8 +153,25 @@ def _remarks(before: Config, after: Config, share: Optional[float],
                'so that an iteration takes longer.')
 
 
-def _expected(iters: float, full: float, unit: str, knows_images: bool) -> str:
+def _figures(expected: Forecast, hook: InfoBatchHook,
+             knows_images: bool) -> Dict[str, Any]:
+    """Return the figures of a forecast."""
+    figures = dict(
+        policy=repr(hook.policy),
+        kept_share=expected.share,
+        mean_weight=expected.mean_weight)
+    if expected.share is not None and knows_images:
+        figures.update(
+            iterations=expected.iters, baseline_iterations=expected.full_iters)
+    return figures
+
+
+def _expected(expected: Forecast, hook: InfoBatchHook, unit: str,
+              knows_images: bool) -> str:
     """Return what is saved, compared with a baseline of as many passes."""
+    if expected.share is None:
+        return 'What it saves depends on the losses.' * hook.policy.prunes
+    iters, full = expected.iters, expected.full_iters
     if full - iters < 0.5 * knows_images or iters == full:
         return ''
     about = 'about ' if unit == 'epoch' else ''
@@ -181,6 +182,24 @@ def _expected(iters: float, full: float, unit: str, knows_images: bool) -> str:
                 f'iterations{condition}.')
     return (f'It saves {about}{number(full - iters)} of {number(full)} '
             f'iterations{condition}.')
+
+
+def _costs(known: Optional[Published], ratio: Optional[float]) -> List[str]:
+    """Return what a share of the iterations costs: by the published figures of
+    the model, and by mmib's own runs where these give no bound."""
+    if not known or not ratio:
+        return [_COST]
+    own = [] if known.bounds(ratio) else [_COST]
+    return [known.sentences(ratio), *own]
+
+
+def _steps(after: Config, hook: InfoBatchHook, is_unknown: bool) -> str:
+    """Return the value of --steps for the control, '' for the default.
+    ``is_unknown`` says whether the mean weight depends on the losses: the user
+    fills this weight in."""
+    if decide_mean_weight(None, after.get('optim_wrapper', {})).is_one:
+        return ''
+    return '1' if hook.normalize else 'MEAN_WEIGHT' * is_unknown
 
 
 def _control(args: Namespace, hook: InfoBatchHook, ratio: Optional[float],
