@@ -57,28 +57,36 @@ def resnet18() -> nn.Module:
         nn.Linear(before, CLASSES)).to(DEVICE)
 
 
-def step_of(dtype: Optional[torch.dtype], compiled: bool,
+def step_of(dtype: Optional[torch.dtype], compiled: str,
             weigh: Callable) -> Callable[..., float]:
     """Return a function that trains a network of its own on a batch, and
     returns the wall time in seconds.
 
     Args:
         dtype (torch.dtype, optional): That of autocast. None has none.
-        compiled (bool): Whether the network is compiled.
+        compiled (str): What is compiled: `network`, `step`, which is the
+            network with the losses and `weigh`, or nothing.
         weigh (Callable): Takes losses, slots and logits, returns a loss.
     """
     torch.manual_seed(0)
     model = resnet18()
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
     scaler = torch.amp.GradScaler(DEVICE, enabled=dtype == torch.float16)
-    forward = torch.compile(model) if compiled else model
+    forward = torch.compile(model) if compiled == 'network' else model
 
-    def step(slots: Any, images: torch.Tensor, labels: torch.Tensor) -> float:
-        start = time.perf_counter()
+    def loss_of(slots: Any, images: torch.Tensor,
+                labels: torch.Tensor) -> torch.Tensor:
         with torch.autocast(DEVICE, dtype, enabled=dtype is not None):
             logits = forward(images)
             losses = F.cross_entropy(logits, labels, reduction='none')
-        loss = weigh(losses, slots, logits)
+        return weigh(losses, slots, logits)
+
+    if compiled == 'step':
+        loss_of = torch.compile(loss_of, fullgraph=True)
+
+    def step(slots: Any, images: torch.Tensor, labels: torch.Tensor) -> float:
+        start = time.perf_counter()
+        loss = loss_of(slots, images, labels)
         optimizer.zero_grad()
         scaler.scale(loss).backward()
         scaler.step(optimizer)
@@ -90,7 +98,7 @@ def step_of(dtype: Optional[torch.dtype], compiled: bool,
     return step
 
 
-def take_turns(batch_size: int, dtype: Optional[torch.dtype], compiled: bool,
+def take_turns(batch_size: int, dtype: Optional[torch.dtype], compiled: str,
                iters: int, warmup: int) -> np.ndarray:
     """Return the seconds of the steps of the plain loop and of the Session, of
     shape (iters, 2)."""
@@ -124,7 +132,11 @@ def main() -> None:
     dtypes = ['float32', 'bfloat16'] + ['float16'] * (DEVICE == 'cuda')
     parser.add_argument('--dtypes', nargs='+', default=dtypes)
     parser.add_argument(
-        '--compile', action='store_true', help='with torch.compile')
+        '--compile',
+        choices=['network', 'step'],
+        default='',
+        help='what torch.compile compiles: the network, or the step with '
+        'its losses and `weigh`')
     parser.add_argument('--batch-size', type=int, default=128)
     parser.add_argument('--iters', type=int, default=300)
     parser.add_argument('--warmup', type=int, default=120)

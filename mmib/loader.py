@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from .errors import Refusal
 from .ranks import World, all_gather, random_seed, world_of_process
 from .run.run import Run
+from .scores.compiled import ReadyBatches
 from .stop import begin_worker
 from .stream.schedule import StepSize
 from .stream.slots import Slots
@@ -125,6 +126,8 @@ class Dealer:
         # Batches that the last iterators delivered, which ended without any
         # `weigh`.
         self._num_unweighed = 0
+        self.ready = ReadyBatches()
+        """ReadyBatches: The batches that a compiled step may weigh."""
 
     def fix_ranks(self) -> None:
         """Read the rank and the number of ranks at the first call, and refuse
@@ -333,6 +336,15 @@ class Dealer:
                 and cursor.weighed is Weighed.NOTHING
                 and slots.numbering is cursor.rest.stream.numbering)
 
+    def check_slots(self, slots: Slots) -> None:
+        """Refuse slots that may not be weighed."""
+        if not self.may_weigh(slots):
+            raise Refusal(
+                '`slots` belong to another Session, to a time before '
+                '`load_state_dict`, or to one of two iterators with different '
+                'batch sizes, and slots of the other one were weighed: take '
+                'slots from the newest iterator of a loader of this Session.')
+
     def __iter__(self) -> Iterator[List[int]]:
         """Yield the dataset indices of each batch of the newest iterator: the
         dealer is the batch sampler of a DataLoader."""
@@ -404,6 +416,22 @@ class Dealer:
         cursor.num_given_up = run.stream.left
         run.stream.advance(run.stream.end)
 
+    def deliver(self, cursor: Cursor) -> Slots:
+        """Return the slots of the oldest batch in flight, for a step."""
+        slots = cursor.deliver()
+        self.ready.add(slots, self._run.log)
+        return slots
+
+    def collect(self) -> None:
+        """Log what compiled steps have weighed."""
+        for slots, entry in self.ready.take_weighed():
+            self.check_slots(slots)
+            self.note_weighed(slots)
+            if entry is None:
+                self._run.log.record_unscored(slots.numbers)
+            else:
+                self._run.log.record(entry)
+
     def note_weighed(self, slots: Slots) -> None:
         """Move the position, because a part of a batch was weighed."""
         self._is_in_use = True
@@ -433,6 +461,7 @@ class Dealer:
 
     def reset(self) -> None:
         """Forget the iterators, because the run was resumed."""
+        self.ready.clear()
         self._cursor = None
         self._is_in_use = True
         self._weighed_until = 0
@@ -526,6 +555,8 @@ class Loader:
     def __iter__(self) -> Iterator[Tuple[Slots, Any]]:
         # A generator, so nothing runs before the first `next`: frameworks call
         # `iter` to check whether a loader is iterable.
+        self._dealer.collect()
+        self._dealer.ready.expect(self._device)
         self._dealer.check_length(len(self._batches.dataset))  # type: ignore
         cursor = self._dealer.begin_iterator(self._batch_size, self._drop_last,
                                              self._num_prefetched)
@@ -534,8 +565,9 @@ class Loader:
         for batch in self._batches:
             if self._device is not None:
                 batch = self._move(batch)
-            yield cursor.deliver(), batch
+            yield self._dealer.deliver(cursor), batch
             del batch  # Free the batch while the next one is loaded.
+            self._dealer.collect()
             self._dealer.check(cursor)
         self._dealer.end_iterator(cursor)
 

@@ -18,6 +18,7 @@ from .ranks import World, random_seed, world_of_process
 from .run.explain import Explanation
 from .run.mean_weight import mean_weight_for
 from .run.run import Run
+from .scores.compiled import weigh_in_graph
 from .scores.stretch import weights_of
 from .scores.table import check_ema
 from .scores.weigh import is_transformed, own_norms, weigh_losses
@@ -204,8 +205,13 @@ class Session:
             Refusal: If losses and slots don't belong together.
         """
         if torch.compiler.is_compiling():
-            return torch.compiler.disable(self.weigh)(losses, slots,
-                                                      predictions)
+            weighed = weigh_in_graph(losses, slots, predictions)
+            if weighed is None:
+                weighed = torch.compiler.disable(self.weigh)(losses, slots,
+                                                             predictions)
+            return weighed
+        self._dealer.collect()
+        self._dealer.ready.note_eager()
         if not isinstance(losses, Tensor):
             raise Refusal(
                 f'`losses` are of type {type(losses).__name__}, and must be a '
@@ -279,12 +285,7 @@ class Session:
                 f'`slots` are of type {type(slots).__name__}: hand on the '
                 'slots that the loader delivers with a batch, as in `for '
                 'slots, batch in loader`.')
-        if not self._dealer.may_weigh(slots):
-            raise Refusal(
-                '`slots` belong to another Session, to a time before '
-                '`load_state_dict`, or to one of two iterators with different '
-                'batch sizes, and slots of the other one were weighed: take '
-                'slots from the newest iterator of a loader of this Session.')
+        self._dealer.check_slots(slots)
         if len(losses) != len(slots):
             raise Refusal(
                 f'{len(losses)} losses were given for {len(slots)} slots. For '
@@ -348,11 +349,13 @@ class Session:
             raise Refusal(
                 'A Session with `stream=True` counts no epochs: take one '
                 'iterator of the loader, and `progress` for schedules.')
+        self._dealer.collect()
         return self._run.epoch - (not self._dealer.is_plan_over)
 
     @property
     def progress(self) -> float:
         """float: How much of the run is over, in [0, 1], for schedules."""
+        self._dealer.collect()
         run, schedule = self._run, self._run.schedule
         if not schedule.by_epoch and self._dealer.is_stream_over:
             return 1.
@@ -394,6 +397,7 @@ class Session:
     @property
     def kept_share(self) -> float:
         """float: Share of the images that the plan in training keeps."""
+        self._dealer.collect()
         return self._run.kept_share
 
     def explain(self, index: int) -> Optional[Explanation]:
@@ -403,6 +407,7 @@ class Session:
         Examples:
             >>> print(session.explain(17))
         """
+        self._dealer.collect()
         self._dealer.agree_on_rest()
         return self._run.explain(index)
 
@@ -414,6 +419,7 @@ class Session:
         """Return everything that determines the rest of the run, as tensors
         and plain Python values. Call this method on all ranks, which return
         the same state."""
+        self._dealer.collect()
         self._dealer.fix_ranks()
         self._dealer.agree_on_rest()
         return self._run.state_dict()

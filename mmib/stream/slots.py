@@ -34,7 +34,7 @@ class Slots:
     """
 
     __slots__ = ('_numbers', '_plans', 'end', 'annealing', 'numbering',
-                 '_columns')
+                 '_columns', 'ready', 'was_weighed')
     # Without this line, `__getitem__` would make slots iterable, and Lightning
     # would look for tensors in them.
     __iter__ = None
@@ -50,6 +50,11 @@ class Slots:
         self.end = end
         self.annealing = annealing
         self.numbering = numbering
+        self.ready: Optional[Tuple[torch.Tensor, ...]] = None
+        """tuple[Tensor], optional: What a compiled step reads and writes, see
+        :mod:`mmib.scores.compiled`."""
+        self.was_weighed = False
+        """bool: Whether a compiled step has weighed the slots."""
 
     @property
     def numbers(self) -> np.ndarray:
@@ -111,6 +116,9 @@ class Slots:
 
     def __getitem__(self, part: Union[slice, np.ndarray,
                                       torch.Tensor]) -> 'Slots':
+        if torch.compiler.is_compiling():
+            # A graph has no ranges.
+            return torch.compiler.disable(self.__getitem__)(part)
         own = self._numbers
         if isinstance(part, slice) and isinstance(own, range):
             own = own[part]

@@ -505,27 +505,83 @@ def test_transforms_are_refused(requires_grad):
         assert torch.func.vmap(weigh)(weight.expand(2, 8, 3)).shape == (2, 20)
 
 
-def test_a_compiled_step():
-    """The call of `weigh` leaves the graph. The gradient at the predictions
-    stays within the graph, which is said."""
+def compiled_run(audit, compile, says=()):
+    """Train an audit whose step is compiled. Return the parameters, and how
+    much of the run was over after each step."""
+    trainer, session, progress = Trainer(audit), audit.session, []
+    model = trainer.model
+
+    def step(slots, inputs, labels):
+        logits = model(inputs)
+        losses = F.cross_entropy(logits, labels, reduction='none')
+        return session.weigh(losses, slots, logits).mean()
+
+    step = compile(step)
+    with said(*says):
+        for _ in trainer.iterators():
+            for slots, (inputs, labels, images) in session.loader(20):
+                trainer.update(step(slots, inputs, labels))
+                progress.append(session.progress)
+    return trainer.parameters(), progress
+
+
+@by_stream
+def test_a_compiled_step(stream):
+    """One graph weighs, and sees the norms. No other batch needs a graph of
+    its own, except the first one of another size, and of annealing."""
+    audits = [
+        Audit(policy=MeanThreshold(), epochs=30, stream=stream)
+        for _ in range(2)
+    ]
+    eager = compiled_run(audits[0], lambda step: step)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = compiled_run(
+        audits[1],
+        functools.partial(torch.compile, backend='aot_eager', fullgraph=True))
+    torch.testing.assert_close(compiled[0], eager[0], rtol=0, atol=0)
+    assert compiled[1] == eager[1] and len(compiled[1]) > 100
+    assert torch._dynamo.utils.counters['stats']['unique_graphs'] <= 3
+    one, other = (audit.facts() for audit in audits)
+    np.testing.assert_array_equal(one.scores, other.scores)
+    np.testing.assert_array_equal(one.visits, other.visits)
+    assert one.plans == other.plans
+    assert audits[0].session.worth == audits[1].session.worth
+    assert audits[0].session.worth.value != 1
+
+
+@pytest.mark.parametrize('kind', ['predictions', 'losses', 'masked'])
+def test_a_compiled_step_that_leaves_the_graph(kind):
+    """A graph that begins behind the predictions sees no gradient at them, and
+    a part of a batch is not ready for a graph."""
     audits = [Audit(policy=RandomPruning(0.5), epochs=4) for _ in range(2)]
     parameters = []
     for audit, is_compiled in zip(audits, (False, True)):
         trainer, session = Trainer(audit), audit.session
         model = trainer.model
 
-        def step(slots, inputs, labels):
+        def losses_of(inputs, labels):
             logits = model(inputs)
-            losses = F.cross_entropy(logits, labels, reduction='none')
+            return logits, F.cross_entropy(logits, labels, reduction='none')
+
+        def step(slots, inputs, labels):
+            logits, losses = losses_of(inputs, labels)
+            if kind == 'masked':
+                slots = slots[:]
+            if kind != 'losses':
+                torch._dynamo.graph_break()
             return session.weigh(losses, slots, logits).mean()
 
-        if is_compiled:
+        torch._dynamo.reset()
+        if is_compiled and kind == 'losses':
+            losses_of = torch.compile(losses_of, backend='aot_eager')
+        elif is_compiled:
             step = torch.compile(step, backend='aot_eager')
         with said(*['gradient'] * is_compiled):
             for _ in trainer.iterators():
                 for slots, (inputs, labels, images) in session.loader(20):
                     trainer.update(step(slots, inputs, labels))
-            parameters.append(trainer.parameters())
+        parameters.append(trainer.parameters())
     torch.testing.assert_close(*parameters)
     one, other = (audit.facts() for audit in audits)
     np.testing.assert_allclose(one.scores, other.scores, 1e-4)
