@@ -210,8 +210,9 @@ class Session:
                 weighed = torch.compiler.disable(self.weigh)(losses, slots,
                                                              predictions)
             return weighed
-        self._dealer.collect()
-        self._dealer.ready.note_eager()
+        if self._dealer.ready:
+            self._dealer.collect()
+            self._dealer.ready.note_eager()
         if not isinstance(losses, Tensor):
             raise Refusal(
                 f'`losses` are of type {type(losses).__name__}, and must be a '
@@ -246,17 +247,17 @@ class Session:
         if slots.annealing:
             log.record_unscored(slots.numbers)
             return losses
-        entry, (relative_weights, weights) = log.entry_for(slots, losses)
+        entry = log.entry_for(slots, losses)
         if predictions is not None and predictions.requires_grad:
             entry.awaits_norms = True
             plan = self._run.stream.current
             if plan is not self._probed_plan:
                 self._probed_plan = plan
-                entry.own_norms = own_norms(losses, weights, predictions)
+                entry.own_norms = own_norms(losses, entry.weights[1],
+                                            predictions)
                 log.probe = entry
             predictions.register_hook(entry.note_gradient)
-        weighed = weigh_losses(losses, relative_weights, weights,
-                               entry.note_flow, entry.scores)
+        weighed = entry.weigh(losses)
         log.record(entry)
         return weighed
 

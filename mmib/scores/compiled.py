@@ -83,6 +83,10 @@ class ReadyBatches:
         self._is_used = False
         self._batches: List[Tuple[Slots, Optional[Entry]]] = []
 
+    def __bool__(self) -> bool:
+        """Return whether a compiled step is expected, or was seen."""
+        return self._device is not None
+
     def expect(self, device: Optional[torch.device] = None) -> None:
         """Expect losses of a compiled step on a device. If None, on the device
         that torch would train on."""

@@ -7,8 +7,8 @@ a plan needs the scores, the ranks exchange their rows, and each rank copies
 them to the host once. All later computations are on arrays that are equal on
 all ranks.
 """
-from typing import (Any, Dict, Iterable, Iterator, List, NamedTuple, Optional,
-                    Tuple, Union)
+from typing import (Any, Dict, Iterator, List, NamedTuple, Optional, Tuple,
+                    Union)
 
 import numpy as np
 import torch
@@ -59,18 +59,22 @@ class Entry:
         views (Views, optional): The views of the slots that the scores and
             norms are written to. If None, the log divides the norms of many
             entries at once. Defaults to None.
+        weights (Sequence[Tensor], optional): Relative weights and weights of
+            the slots, float32 of shape (B,) each, for :meth:`weigh`. Defaults
+            to None.
     """
 
-    __slots__ = ('_slots', 'scores', 'norms', 'views', 'flow', 'own_norms',
-                 'awaits_norms', '_has_new_flow')
+    __slots__ = ('_slots', 'scores', 'norms', 'views', 'weights', 'flow',
+                 'own_norms', 'awaits_norms', '_has_new_flow')
 
     def __init__(self,
                  slots: Union[Slots, np.ndarray],
                  scores: Tensor,
                  norms: Optional[Tensor] = None,
-                 views: Optional[Views] = None) -> None:
+                 views: Optional[Views] = None,
+                 weights: Any = None) -> None:
         self._slots = slots
-        self.scores, self.views = scores, views
+        self.scores, self.views, self.weights = scores, views, weights
         self.norms = norms
         """Tensor, optional: Norm of each slot, still to be divided by
         :attr:`flow`, float32 of shape (B,). None until a gradient at the
@@ -90,6 +94,12 @@ class Entry:
         """np.ndarray: Number of each slot, int64 of shape (B,)."""
         slots = self._slots
         return slots.numbers if isinstance(slots, Slots) else slots
+
+    def weigh(self, losses: Tensor) -> Tensor:
+        """Weigh losses by the weights of the entry, as :func:`weigh_losses`
+        does, and copy them to the scores. Their backward pass notes the flow.
+        """
+        return _WeighAndNote.apply(losses, self)
 
     def note_flow(self, gradient: Tensor) -> None:
         """Note the gradient that flows into each loss, of shape (B,)."""
@@ -125,6 +135,24 @@ class Entry:
             return False
         other = np.abs(seen[known] / own[known] - 1)
         return bool(np.minimum(other, 1).mean() > _LARGEST_ERROR)
+
+
+class _WeighAndNote(torch.autograd.Function):
+    """The Function of :meth:`Entry.weigh`. An argument of a Function costs
+    time, so the entry is one."""
+
+    @staticmethod
+    def forward(ctx: Any, losses: Tensor, entry: Entry) -> Tensor:
+        ctx.entry = entry
+        entry.scores.copy_(losses)
+        return losses * entry.weights[0]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        entry = ctx.entry
+        weighted = gradient * entry.weights[1]
+        entry.note_flow(weighted)
+        return weighted, None
 
 
 def _without_graph(gradient: Tensor) -> Tensor:
@@ -230,16 +258,14 @@ class VisitLog:
         merge."""
         return slots.first is not None and slots.first < self._visited_until
 
-    def entry_for(self, slots: Slots,
-                  losses: Tensor) -> Tuple[Entry, Iterable[Tensor]]:
-        """Return an entry for the losses of some slots, whose scores are still
-        to be written, and the relative weights and the weights of the slots,
-        float32 of shape (B,) each."""
+    def entry_for(self, slots: Slots, losses: Tensor) -> Entry:
+        """Return an entry that is to weigh the losses of some slots."""
         views = self.views(slots, losses.device)
         if views is None:
             scores = torch.empty_like(losses, dtype=torch.float32)
-            return Entry(slots, scores), weights_of(slots, losses.device)
-        return Entry(slots, views.scores, views=views), views[:2]
+            return Entry(
+                slots, scores, weights=weights_of(slots, losses.device))
+        return Entry(slots, views.scores, views=views, weights=views)
 
     def record(self, entry: Entry) -> None:
         """Add an entry. If several entries have the same slot, the last one

@@ -82,12 +82,13 @@ class Stretch:
         """Return the views of a batch, or None if the batch isn't a part of
         the stretch."""
         own, numbers = slots.in_row, self._numbers
-        if (not own or slots.numbering is not self._numbering
-                or own.start not in numbers or own.step != numbers.step
-                or own[-1] > numbers[-1]):
+        if not own or slots.numbering is not self._numbering:
             return None
-        row = (own.start - numbers.start) // numbers.step
+        row, offset = divmod(own.start - numbers.start, numbers.step)
         size = len(own)
+        if (offset or row < 0 or row + size > len(numbers)
+                or own.step != numbers.step):
+            return None
         if size == self._batch_size and row % size == 0:
             return self._views[row // size]
         rows = (*self._weights[:2], *self._rows)
@@ -103,7 +104,7 @@ class Stretch:
     def note_written(self, views: Views) -> int:
         """Note that the rows of some views were written, after all rows before
         them. Return the number of the next slot of all ranks."""
-        begin, end = views.row, views.row + len(views.scores)
+        begin, end = views.row, views.row + views.scores.size(0)
         if self._written and self._written[-1][1] == begin:
             self._written[-1][1] = end
         else:

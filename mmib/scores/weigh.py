@@ -35,30 +35,20 @@ class _WeighLosses(torch.autograd.Function):
     """Multiply values by some weights, and their gradients by others."""
 
     @staticmethod
-    def forward(ctx: Any, losses: Tensor, weights: Tuple[Tensor, Tensor],
-                reduce: bool, note: Optional[Callable[[Tensor], None]],
-                scores: Optional[Tensor]) -> Tensor:
-        value_weights, ctx.gradient_weights = weights
-        ctx.note = note
-        if scores is not None:
-            scores.copy_(losses)
+    def forward(ctx: Any, losses: Tensor, value_weights: Tensor,
+                gradient_weights: Tensor, reduce: bool) -> Tensor:
+        ctx.gradient_weights = gradient_weights
         if reduce:
             return torch.dot(losses, value_weights)
         return losses * value_weights
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        weighted = gradient * ctx.gradient_weights
-        if ctx.note is not None:
-            ctx.note(weighted)
-        return weighted, None, None, None, None
+        return gradient * ctx.gradient_weights, None, None, None
 
 
-def weigh_losses(losses: Tensor,
-                 value_weights: Tensor,
-                 gradient_weights: Tensor,
-                 note: Optional[Callable[[Tensor], None]] = None,
-                 scores: Optional[Tensor] = None) -> Tensor:
+def weigh_losses(losses: Tensor, value_weights: Tensor,
+                 gradient_weights: Tensor) -> Tensor:
     """Weigh the losses of images.
 
     The value of a loss is multiplied by the relative weight of the image, and
@@ -70,25 +60,18 @@ def weigh_losses(losses: Tensor,
         losses (Tensor): Loss of each image, of shape (B,).
         value_weights (Tensor): Relative weight of each image, of shape (B,).
         gradient_weights (Tensor): Weight of each image, of shape (B,).
-        note (Callable, optional): Called in the backward pass with the
-            weighted gradient, which flows on into the losses. Defaults to
-            None.
-        scores (Tensor, optional): Where the losses are copied to, of shape
-            (B,). Defaults to None.
 
     Returns:
         Tensor: Losses of shape (B,).
     """
-    return _WeighLosses.apply(losses, (value_weights, gradient_weights), False,
-                              note, scores)
+    return _WeighLosses.apply(losses, value_weights, gradient_weights, False)
 
 
 def weighted_sum(losses: Tensor, value_weights: Tensor,
                  gradient_weights: Tensor) -> Tensor:
     """Return the sum of the weighted losses of :func:`weigh_losses`, in one
     operation."""
-    return _WeighLosses.apply(losses, (value_weights, gradient_weights), True,
-                              None, None)
+    return _WeighLosses.apply(losses, value_weights, gradient_weights, True)
 
 
 class _WeighGradients(torch.autograd.Function):
@@ -144,11 +127,12 @@ def weigh_gradients(
 
 def row_norms(gradient: Tensor, dim: int = 0) -> Tensor:
     """Return the norm of each row of a gradient, float32 of shape (R,)."""
-    dim %= gradient.dim()
-    if gradient.dim() == 1:
+    num_dims = gradient.dim()
+    dim %= num_dims
+    if num_dims == 2 and gradient.dtype is torch.float32:
+        return torch.linalg.vector_norm(gradient, 2, 1 - dim)
+    if num_dims == 1:
         gradient = gradient[:, None]
-    elif gradient.dim() == 2 and gradient.dtype == torch.float32:
-        return torch.linalg.vector_norm(gradient, dim=1 - dim)
     others = [d for d in range(gradient.dim()) if d != dim]
     if gradient.dtype in (torch.float16, torch.bfloat16):
         gradient = gradient.float()

@@ -15,7 +15,7 @@ from mmib.pruning import (EpochPlan, EpsilonGreedy, MeanThreshold, Neyman,
                           as_policy)
 from mmib.run.run import Run
 from mmib.scores.log import Entry
-from mmib.scores.weigh import weigh_losses
+from mmib.scores.stretch import weights_of
 from mmib.stream.schedule import Schedule, StepSize
 
 SIZE = 13
@@ -209,12 +209,12 @@ class DrivenRun:
         run.stream.advance(slots.end)
         if not slots.annealing:
             losses, predictions = losses_of(slots.indices, self.num_steps)
-            entry = Entry(slots.numbers,
-                          losses.detach().to(torch.float32, copy=True))
+            entry = Entry(
+                slots.numbers,
+                torch.empty(len(losses)),
+                weights=weights_of(slots, losses.device))
             predictions.register_hook(entry.note_gradient)
-            weights = map(torch.from_numpy,
-                          (slots.relative_weights, slots.weights))
-            weigh_losses(losses, *weights, entry.note_flow).mean().backward()
+            entry.weigh(losses).mean().backward()
             run.log.record(entry)
         self.num_steps += 1
 

@@ -1,11 +1,14 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Weights at losses and at predictions, against what they have to be."""
+import functools
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mmib.scores.log import Entry
 from mmib.scores.weigh import (row_norms, to_device, weigh_gradients,
                                weigh_losses, weighted_sum)
 
@@ -26,14 +29,22 @@ def test_losses_of_images(rows):
     """The value has the relative weight, and the gradient the weight as it
     is, to the bit."""
     losses, value_weights, gradient_weights, above = columns_of(rows)
-    noted = []
-    weighted = weigh_losses(losses, value_weights, gradient_weights,
-                            noted.append)
-    assert torch.equal(weighted, losses.detach() * value_weights)
-    assert not noted
-    weighted.backward(above)
-    assert torch.equal(losses.grad, above * gradient_weights)
-    assert torch.equal(noted[0], losses.grad) and len(noted) == 1
+    entry = Entry(
+        np.arange(len(losses)),
+        torch.zeros_like(losses.detach()),
+        weights=(value_weights, gradient_weights))
+    for weigh in (entry.weigh,
+                  functools.partial(
+                      weigh_losses,
+                      value_weights=value_weights,
+                      gradient_weights=gradient_weights)):
+        losses.grad = None
+        weighted = weigh(losses)
+        assert torch.equal(weighted, losses.detach() * value_weights)
+        assert torch.equal(entry.scores, losses.detach())
+        weighted.backward(above)
+        assert torch.equal(losses.grad, above * gradient_weights)
+        assert torch.equal(entry.flow, losses.grad)
 
 
 @given(ROWS, NUMBERS)
