@@ -31,14 +31,13 @@ class ScoreHistogram(NamedTuple):
         """Count the scores of all images, and of the slots of a plan. In a
         large dataset, every k-th image is counted, k times."""
         every = max(len(scores) // _COUNTED, 1)
-        limits = float(scores.min()), float(scores.max())
-        # float32 has too few numbers between nearly equal scores.
+        edges = np.histogram_bin_edges(
+            np.array([scores.min(), scores.max()], np.float64), NUM_BINS)
         some, kept = (
-            each.astype(np.float64)
+            np.searchsorted(edges[1:-1], each, 'right')
             for each in (scores[::every], scores[plan.indices[::every]]))
-        weights = plan.weights[::every]
-        counts, edges = np.histogram(some, NUM_BINS, limits)
-        found = (counts, np.histogram(kept, NUM_BINS, limits)[0],
-                 np.histogram(kept, NUM_BINS, limits, weights=weights)[0])
+        found = (np.bincount(some, None, NUM_BINS),
+                 np.bincount(kept, None, NUM_BINS),
+                 np.bincount(kept, plan.weights[::every], NUM_BINS))
         return cls(edges.tolist(),
                    *((every * each).tolist() for each in found))

@@ -234,7 +234,7 @@ class Stream:
             world (World): The ranks.
             seed (int): Seed of the slots that are repeated.
         """
-        stream, plan, rng = copy.copy(self), self.newest, copy.deepcopy(rng)
+        stream, plan = copy.copy(self), self.newest
         stream.plans = [*self.plans]
         if plan is None:
             return Rest(stream, rng)
@@ -247,6 +247,7 @@ class Stream:
         if tail or self.left != own + -own % world.size:
             stream.drop_from(self.position + own)
         if tail:
+            rng = copy.deepcopy(rng)
             left_out, scale = stream._cut(tail, rng)
         left = stream.left
         missing = -left % world.size if left else 0
