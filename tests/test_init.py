@@ -50,6 +50,17 @@ def test_submodules_are_there_without_mmengine():
         """).split() == ['True', f'mmib.{name}']
 
 
+def test_rankings_need_no_mmengine():
+    """And, for masks, OpenCV alone for the ranking by regions."""
+    assert run_without(['mmengine', 'mmcv', 'cv2', 'pandas'], """
+        import torch
+        from mmib.labels.rankings import rank_labels, rank_masks
+        logits = torch.eye(3)[None, :, :, None]
+        print(rank_masks(logits, torch.tensor([[[0], [1], [0]]])).argmax(),
+              rank_labels(torch.eye(3), torch.tensor([0, 2, 2])).argmax())
+    """).split() == ['0', '1']
+
+
 def run_without(blocked, code):
     """What a process prints that can't import some libraries."""
     blocks = 'import sys\n' + ''.join(f'sys.modules[{name!r}] = None\n'

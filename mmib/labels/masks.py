@@ -20,12 +20,10 @@ from PIL import Image
 
 from ..errors import Refusal
 from .lists import REMOVED, parts_of, parts_that_differ
+from .rankings import IGNORED
 from .relabel import infos_of, put_infos
 
 Folder = Union[str, os.PathLike]
-# The number of a pixel of no class, in most datasets and in all labels that
-# `DatasetImages` reads.
-IGNORED = 255
 # Suffixes of files that keep the numbers of classes as they are.
 SUFFIXES = ('.png', '.bmp', '.tif', '.tiff')
 # Of files of arrays, which may be masks as well as other images.

@@ -6,7 +6,6 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple, Union
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from mmengine.config import Config
 from mmengine.dataset import Compose, pseudo_collate
 from mmengine.model import BaseModel
@@ -19,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from ..errors import Refusal
 from .boxes import Boxes, confident_classes, without_ignored
 from .images import CannotShow, DatasetImages, in_short
-from .masks import IGNORED
+from .rankings import IGNORED, compare_pixels
 from .relabel import has_one_class
 
 # Heads whose maps are sums of masks, each by the probability of its class.
@@ -218,17 +217,8 @@ def _compare_pixels(logits: Tensor, labelled: dict) -> Dict[str, np.ndarray]:
             f'classes 0 to {len(logits) - 1}: correct the mask, or '
             '`reduce_zero_label` or `classes` of the dataset, which make '
             'labels of its numbers.')
-    target = torch.from_numpy(labels).to(logits.device)
-    ignored = (target == IGNORED) | (target < 0)
-    target = target.masked_fill(ignored, 0)[None]
-    losses = F.cross_entropy(logits[None].float(), target, reduction='none')[0]
-    highest, predicted = logits.float().softmax(0).max(0)
-    gaps = highest - (-losses).exp()
-    return dict(
-        losses=losses.masked_fill(ignored, math.nan).cpu().numpy(),
-        gaps=gaps.masked_fill(ignored, math.nan).cpu().numpy(),
-        labelled=target[0][~ignored].unique().cpu().numpy(),
-        predicted=predicted.unique().cpu().numpy())
+    labels = np.where(labels < 0, IGNORED, labels)
+    return compare_pixels(logits, torch.from_numpy(labels))
 
 
 class _Inputs(Dataset):
