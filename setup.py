@@ -135,7 +135,10 @@ setup(
         # it.
         'cluster': ['submitit==1.5.4'],
         # For the folder examples, besides the frameworks.
-        'examples': ['diffusers==0.42.1', 'peft==0.21.2', 'pillow'],
+        'examples': [
+            'diffusers==0.42.1', 'peft==0.21.2', 'pillow', 'matplotlib>=3.7',
+            'nbclient==0.11.0', 'ipykernel==7.4.0'
+        ],
         'docs': [
             'sphinx==9.0.4', 'myst-parser==5.2.0', 'furo==2025.12.19',
             'sphinx-argparse==0.6.1'
