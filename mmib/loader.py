@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from .errors import Refusal
 from .ranks import World, all_gather, random_seed, world_of_process
 from .run.run import Run
-from .scores.compiled import ReadyBatches
+from .scores.compiled import PreparedBatches
 from .stop import begin_worker
 from .stream.schedule import StepSize
 from .stream.slots import Slots
@@ -32,8 +32,8 @@ _OF_PLANS = dict(shuffle='shuffle', sampler='policy', batch_sampler='policy')
 
 
 class Weighed(IntEnum):
-    """What was weighed since an iterator has begun, whose rest was cut for
-    another batch size."""
+    """What was weighed since an iterator began whose rest was cut for another
+    batch size."""
 
     NOTHING = 0
     REST = 1  # Slots of the rest.
@@ -126,8 +126,8 @@ class Dealer:
         # Batches that the last iterators delivered, which ended without any
         # `weigh`.
         self._num_unweighed = 0
-        self.ready = ReadyBatches()
-        """ReadyBatches: The batches that a compiled step may weigh."""
+        self.prepared = PreparedBatches()
+        """PreparedBatches: The batches that a compiled step may weigh."""
 
     def fix_ranks(self) -> None:
         """Read the rank and the number of ranks at the first call, and refuse
@@ -156,8 +156,8 @@ class Dealer:
         expected = len(self._run.table.images)
         if length != expected:
             raise Refusal(
-                f'The dataset has {length} samples now, and had {expected} '
-                'when the Session was made, which knows no others: make a '
+                f'The dataset has {length} samples now, and the Session was '
+                f'made for {expected}: make a '
                 'Session for each stage of a training in which the dataset '
                 'changes.')
 
@@ -187,7 +187,7 @@ class Dealer:
         if self._is_in_use:
             self._agree()
         self._cursor, rest, stream = None, None, run.stream
-        # An empty iterator of a loop that ends with the run.
+        # After a rest was given up, a loop may begin one empty iterator.
         may_be_empty = before is not None and before.gives_up
         if run.schedule.by_epoch:
             rest = self._rest_of_epoch(step, may_be_empty)
@@ -419,15 +419,15 @@ class Dealer:
     def deliver(self, cursor: Cursor) -> Slots:
         """Return the slots of the oldest batch in flight, for a step."""
         slots = cursor.deliver()
-        self.ready.add(slots, self._run.log)
+        self.prepared.add(slots, self._run.log)
         return slots
 
     def collect(self) -> None:
         """Log what compiled steps have weighed."""
-        for slots, entry in self.ready.take_weighed():
+        for slots, entry in self.prepared.take_weighed():
             self.check_slots(slots)
             self.note_weighed(slots)
-            if entry is None:
+            if slots.annealing:
                 self._run.log.record_unscored(slots.numbers)
             else:
                 self._run.log.record(entry)
@@ -461,7 +461,7 @@ class Dealer:
 
     def reset(self) -> None:
         """Forget the iterators, because the run was resumed."""
-        self.ready.clear()
+        self.prepared.clear()
         self._cursor = None
         self._is_in_use = True
         self._weighed_until = 0
@@ -556,7 +556,7 @@ class Loader:
         # A generator, so nothing runs before the first `next`: frameworks call
         # `iter` to check whether a loader is iterable.
         self._dealer.collect()
-        self._dealer.ready.expect(self._device)
+        self._dealer.prepared.begin(self._device)
         self._dealer.check_length(len(self._batches.dataset))  # type: ignore
         cursor = self._dealer.begin_iterator(self._batch_size, self._drop_last,
                                              self._num_prefetched)

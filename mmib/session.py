@@ -210,9 +210,6 @@ class Session:
                 weighed = torch.compiler.disable(self.weigh)(losses, slots,
                                                              predictions)
             return weighed
-        if self._dealer.ready:
-            self._dealer.collect()
-            self._dealer.ready.note_eager()
         if not isinstance(losses, Tensor):
             raise Refusal(
                 f'`losses` are of type {type(losses).__name__}, and must be a '
@@ -233,6 +230,9 @@ class Session:
                 'the model alone, by `torch.cuda.make_graphed_callables` or '
                 "`torch.compile(model, mode='reduce-overhead')`, and call "
                 '`weigh` outside of the graph.')
+        if self._dealer.prepared:
+            self._dealer.collect()
+            self._dealer.prepared.note_eager()
         self._check(losses, slots, predictions)
         log = self._run.log
         if torch._C._current_graph_task_id() != -1 and log.has_visited(slots):

@@ -189,8 +189,14 @@ def test_the_tables_of_rankings():
         assert [f'{100 * number(row[3]):.0f} %' for row in tables] == shares
     for i, name in enumerate(('`missing`', '`unsupported`', '`other_class`')):
         (_, _, share), = (row for row in table if row[1] == name)
-        cell = rows('boxes', name)[0][1 + i]
-        assert share == f'{cell.split(" / ")[2]} %'
+        cells = [rows('boxes', name)[0][1 + i]]
+        if name == '`missing`':
+            # By the limit of today, one seed in a cell.
+            _, (_, *cells) = (
+                row for row in rows('boxes')
+                if row[0].startswith('`missing`, a fifth'))
+        found = [float(re.split(' / |, ', cell.strip())[2]) for cell in cells]
+        assert share == f'{sum(found) / len(found):.0f} %'
     found = body('docs/wrong_labels.md', '## Judge them')
     assert found
     for name, *counts in found:

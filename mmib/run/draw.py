@@ -21,8 +21,7 @@ class Reading(NamedTuple):
             (pass_length,). None before the first read.
         mean_score (float): Mean of the scores. Defaults to 1.
         mean_ratio (MeanRatio): V of the run until the read.
-        read_at (int): Slots spent before the last plan that scores were read
-            for.
+        read_at (int): Slots spent when scores were last read.
         logged_at (float): Slots spent before the last plan with a line in the
             log.
     """
@@ -69,8 +68,8 @@ def draw(policy: Policy,
          rng: np.random.Generator,
          normalize: bool,
          sums: Optional[np.ndarray] = None) -> EpochPlan:
-    """Draw the next plan: a full plan if nothing is to be pruned yet, or no
-    more. Only ``rng`` and the policy change.
+    """Draw the next plan: a full plan before pruning begins, and in annealing.
+    Only ``rng`` and the policy change.
 
     Args:
         policy (Policy): Draws the plans that prune.

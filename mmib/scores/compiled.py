@@ -1,8 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Weighing within a step that is compiled in one graph.
 
-A graph has tensors alone. The loader therefore lays the tensors of a batch
-ready before the step, and the log hears of the batch after the step.
+A graph handles only tensors. Until a step shows that it is eager, the loader
+prepares the tensors of each batch. The log records the batch after the step.
 """
 from typing import Any, List, Optional, Tuple
 
@@ -15,13 +15,14 @@ from .log import Entry, VisitLog
 
 # Older versions were not tried.
 _IS_SUPPORTED = TorchVersion(torch.__version__) >= '2.13'
-# Batches that a framework may hold before they are weighed.
-_MOST_READY = 256
+# Batches that a framework may hold before they are weighed, and eager steps
+# after which none is prepared.
+_MOST_PREPARED, _MOST_EAGER = 256, 8
 
 
 class _WeighInGraph(torch.autograd.Function):
-    """The Function of :func:`~mmib.scores.weigh.weigh_losses`, with a tensor
-    for the gradient that flows into each loss."""
+    """The Function of :meth:`~mmib.scores.log.Entry.weigh`, with tensors in
+    the place of the entry."""
 
     @staticmethod
     def forward(ctx: Any, losses: Tensor, relative_weights: Tensor,
@@ -42,100 +43,104 @@ class _WeighInGraph(torch.autograd.Function):
 def weigh_in_graph(losses: Tensor, slots: Slots,
                    predictions: Optional[Tensor]) -> Optional[Tensor]:
     """Weigh losses as :meth:`Session.weigh` does, while a graph is traced.
-    Later batches need no other graph.
+    Later batches need no other graph. Whether another term uses the
+    predictions isn't noticed.
 
     Returns:
-        Tensor, optional: Losses of shape (B,). None if the tensors of the
-        batch aren't ready, or if the arguments don't fit together.
+        Tensor, optional: Losses of shape (B,). None if the batch isn't
+        prepared or was weighed, or if the arguments don't fit together.
     """
-    ready = slots.ready
-    if ready is None:
+    prepared = slots.prepared
+    if prepared is None or slots.was_weighed:
         return None
     if not torch.is_grad_enabled() or not losses.requires_grad:
         return losses
-    if slots.annealing:
-        slots.was_weighed = True
-        return losses
-    relative_weights, weights, scores, norms, flow = ready
+    relative_weights, weights, scores, norms, flow = prepared
     if losses.device != weights.device or losses.shape != weights.shape or (
             predictions is not None and predictions.shape[:1] != losses.shape):
         return None
     slots.was_weighed = True
+    if losses.dtype in (torch.float16, torch.bfloat16):
+        losses = losses.float()
+    if slots.annealing:
+        return losses
 
     def note_gradient(gradient: Optional[Tensor]) -> None:
-        if gradient is None:  # If the graph begins behind the predictions.
+        if gradient is None:  # If the graph begins after the predictions.
             return
         rows = gradient.flatten(1) if gradient.dim() > 1 else gradient[:, None]
         norms.copy_(torch.linalg.vector_norm(rows.float(), dim=1) / flow)
 
     if predictions is not None and predictions.requires_grad:
         predictions.register_hook(note_gradient)
-    if losses.dtype in (torch.float16, torch.bfloat16):
-        losses = losses.float()
     return _WeighInGraph.apply(losses, relative_weights, weights, scores, flow)
 
 
-class ReadyBatches:
+class PreparedBatches:
     """The batches that a compiled step may weigh."""
 
     def __init__(self) -> None:
         self._device: Optional[torch.device] = None
-        self._is_used = False
-        self._batches: List[Tuple[Slots, Optional[Entry]]] = []
+        self._num_eager = 0  # Eager steps since a compiled one.
+        self._batches: List[Slots] = []
 
     def __bool__(self) -> bool:
-        """Return whether a compiled step is expected, or was seen."""
+        """Return whether batches are prepared."""
         return self._device is not None
 
-    def expect(self, device: Optional[torch.device] = None) -> None:
-        """Expect losses of a compiled step on a device. If None, on the device
-        that torch would train on."""
+    def begin(self, device: Optional[torch.device]) -> None:
+        """Prepare batches for losses on a device. None stands for the CPU, but
+        on a machine with an accelerator the device isn't known then, and
+        nothing is prepared."""
+        if device is None and not torch.accelerator.is_available():
+            device = torch.device('cpu')
         if _IS_SUPPORTED:
-            self._device = device or torch.accelerator.current_accelerator(
-                check_available=True) or torch.device('cpu')
+            self._device, self._num_eager = device, 0
 
     def note_eager(self) -> None:
-        """Note a step that isn't compiled. If none was before, no other batch
-        is laid ready until the next :meth:`expect`."""
-        if not self._is_used and self._device is not None:
+        """Note a step that isn't compiled. After several such steps in a row,
+        nothing is prepared until the next :meth:`begin`."""
+        self._num_eager += 1
+        if self._num_eager >= _MOST_EAGER:
             self._device = None
             self.clear()
 
     def add(self, slots: Slots, log: VisitLog) -> None:
-        """Lay the tensors of a batch ready, if a compiled step is expected."""
+        """Prepare a batch, unless no compiled step is expected."""
         if self._device is None:
             return
-        entry = None
-        if slots.annealing:
-            slots.ready = ()
-        else:
-            views = log.views(slots, self._device)
-            if views is None:
-                return
-            entry = Entry(slots, views.scores, views.norms, views)
-            # Detached, because a compiled step can't write to views that share
-            # a tensor.
-            rows = (*views[:4], torch.empty_like(views.norms))
-            slots.ready = tuple(row.detach() for row in rows)
-        self._batches.append((slots, entry))
-        if len(self._batches) > _MOST_READY:
-            self._batches.pop(0)[0].ready = None
+        views = log.views(slots, self._device)
+        if views is None:
+            return
+        # Views share a version counter with their tensor, and autograd would
+        # refuse what it has saved of one batch when another one is weighed.
+        scores, norms, flow = (
+            torch.full_like(views.scores, torch.nan) for _ in range(3))
+        slots.prepared = *views[:2], scores, norms, flow
+        self._batches.append(slots)
+        if len(self._batches) > _MOST_PREPARED:
+            self._batches.pop(0).prepared = None
 
-    def take_weighed(self) -> List[Tuple[Slots, Optional[Entry]]]:
+    def take_weighed(self) -> List[Tuple[Slots, Entry]]:
         """Return the batches that were weighed since the last call, with the
-        entry of each for the log. None in annealing."""
-        weighed = [each for each in self._batches if each[0].was_weighed]
-        if weighed:
-            self._is_used = True
-            self._batches = [
-                each for each in self._batches if not each[0].was_weighed
-            ]
-            for slots, _ in weighed:
-                slots.ready = None
-        return weighed
+        entry of each for the log."""
+        weighed = [slots for slots in self._batches if slots.was_weighed]
+        if not weighed:
+            return []
+        self._num_eager = 0
+        self._batches = [
+            slots for slots in self._batches if not slots.was_weighed
+        ]
+        found = []
+        for slots in weighed:
+            assert slots.prepared is not None
+            _, _, scores, norms, _ = slots.prepared
+            slots.prepared, slots.was_weighed = None, False
+            found.append((slots, Entry(slots, scores, norms)))
+        return found
 
     def clear(self) -> None:
-        """Let no batch be weighed that is ready now."""
-        for slots, _ in self._batches:
-            slots.ready = None
+        """Discard the prepared batches."""
+        for slots in self._batches:
+            slots.prepared = None
         self._batches.clear()

@@ -138,8 +138,8 @@ class Entry:
 
 
 class _WeighAndNote(torch.autograd.Function):
-    """The Function of :meth:`Entry.weigh`. An argument of a Function costs
-    time, so the entry is one."""
+    """The Function of :meth:`Entry.weigh`. Each argument costs host time, so
+    the entry is the only one besides the losses."""
 
     @staticmethod
     def forward(ctx: Any, losses: Tensor, entry: Entry) -> Tensor:
@@ -212,8 +212,8 @@ class VisitLog:
         self._clear()
 
     def _clear(self) -> None:
-        # Stretches with rows that were written, or may be, and the newest one
-        # of each stream of a device.
+        # All stretches since the last merge, and the newest one for each
+        # device and CUDA stream.
         self._stretches: List[Stretch] = []
         self._newest: Dict[Any, Stretch] = {}
         # No slot from here on was visited since the last merge.
@@ -226,8 +226,8 @@ class VisitLog:
         self._pack_at = _PACKED_ENTRIES
 
     def __len__(self) -> int:
-        """Return the number of batches in a row and of other calls that wrote
-        to the log."""
+        """Return how many parts of the log have visits, 0 if none has: rows
+        of a stretch without gaps, and what other calls wrote."""
         written = sum(len(each.written()) for each in self._stretches)
         return (written + len(self._entries) + len(self._numbers) +
                 len(self._unscored))
@@ -265,7 +265,7 @@ class VisitLog:
             scores = torch.empty_like(losses, dtype=torch.float32)
             return Entry(
                 slots, scores, weights=weights_of(slots, losses.device))
-        return Entry(slots, views.scores, views=views, weights=views)
+        return Entry(slots, views.scores, views=views, weights=views[:2])
 
     def record(self, entry: Entry) -> None:
         """Add an entry. If several entries have the same slot, the last one
@@ -273,7 +273,8 @@ class VisitLog:
         views = entry.views
         # After a merge within a step, the rows are those of no stretch here.
         if views is not None and views.stretch in self._stretches:
-            self._visited_until = views.stretch.note_written(views)
+            self._visited_until = max(
+                views.stretch.note_written(views), self._visited_until)
             if entry.awaits_norms:
                 self._waiting.append(entry)
                 if len(self._waiting) >= 2 * _PACKED_ENTRIES:
@@ -381,7 +382,7 @@ class VisitLog:
         for stretch in self._stretches:
             stretch.close()
         self._clear()
-        # Their slots aren't forgotten yet.
+        # The stream still has their slots.
         self._late = [
             entry for entry in waiting if (entry.numbers >= first).all()
         ][-_MOST_WAITING:]

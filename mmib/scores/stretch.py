@@ -131,7 +131,7 @@ def weights_of(slots: Slots, device: torch.device) -> Tensor:
 
 
 def cuda_stream_of(device: torch.device) -> int:
-    """Return the stream on which a device computes now. What a stream has
+    """Return the CUDA stream on which a device computes now. What a stream has
     written, another stream may not see yet."""
     if device.type != 'cuda':
         return 0

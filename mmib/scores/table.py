@@ -27,19 +27,19 @@ _SAMPLED = 1 << 18
 AVERAGE = 0.8
 
 
-def check_ema(ema: Any, place: str) -> None:
+def check_ema(ema: Any, where: str) -> None:
     """Check the share of the old score in the new one.
 
     Args:
         ema (float): See :class:`ImageTable`.
-        place (str): Where the user gives the argument, such as ``'of a
+        where (str): Where the user gives the argument, such as ``'of a
             Session'``.
     """
     if not isinstance(ema, Real):
-        raise Refusal(f'`ema` {place} must be a number, but got {ema!r}.')
+        raise Refusal(f'`ema` {where} must be a number, but got {ema!r}.')
     if not 0 <= float(ema) < 1:
         raise Refusal(
-            f'`ema` {place} is the share of the old score in the new one, and '
+            f'`ema` {where} is the share of the old score in the new one, and '
             f'must be in [0, 1), but got {ema}.')
 
 

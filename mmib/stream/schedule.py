@@ -47,26 +47,26 @@ class StepSize(NamedTuple):
         return tail if kept >= self.slots and needed else 0
 
 
-def check_fractions(delta: float, start: float, place: str) -> None:
+def check_fractions(delta: float, start: float, where: str) -> None:
     """Check the fractions of a run between which plans may prune.
 
     Args:
         delta (float): See :class:`Schedule`.
         start (float): See :class:`Schedule`.
-        place (str): Where the user gives the arguments, such as ``'of a
+        where (str): Where the user gives the arguments, such as ``'of a
             Session'``.
     """
     for name, value in dict(delta=delta, start=start).items():
         if not isinstance(value, numbers.Real):
-            raise Refusal(f'`{name}` {place} must be a number, but got '
+            raise Refusal(f'`{name}` {where} must be a number, but got '
                           f'{value!r}.')
     if not 0 <= delta <= 1:
         raise Refusal(
-            f'`delta` {place} is the fraction of the run after which nothing '
+            f'`delta` {where} is the fraction of the run after which nothing '
             f'is pruned, and must be in [0, 1], but got {delta}.')
     if not 0 <= start < 1 or 0 < delta <= start:
         raise Refusal(
-            f'`start` {place} is the fraction of the run before which nothing '
+            f'`start` {where} is the fraction of the run before which nothing '
             f'is pruned, and must be in [0, 1) and less than `delta={delta}`, '
             f'but got {start}.')
 

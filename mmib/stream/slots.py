@@ -24,7 +24,8 @@ class Slots:
             plans: a range, or int64 of shape (B,).
         plans (Sequence[PlanInStream]): The plans of the slots. Empty unless
             ``numbers`` is a range.
-        end (int): Position after the batch, and after slots given up with it.
+        end (int): Where the position moves when the batch is weighed: after
+            the batch, and after slots that are given up with it.
         annealing (bool): Whether the batch belongs to annealing, in which
             losses are not weighed.
         numbering (Any): The :attr:`~mmib.stream.stream.Stream.numbering` of
@@ -34,7 +35,7 @@ class Slots:
     """
 
     __slots__ = ('_numbers', '_plans', 'end', 'annealing', 'numbering',
-                 '_columns', 'ready', 'was_weighed')
+                 '_columns', 'prepared', 'was_weighed')
     # Without this line, `__getitem__` would make slots iterable, and Lightning
     # would look for tensors in them.
     __iter__ = None
@@ -50,7 +51,7 @@ class Slots:
         self.end = end
         self.annealing = annealing
         self.numbering = numbering
-        self.ready: Optional[Tuple[torch.Tensor, ...]] = None
+        self.prepared: Optional[Tuple[torch.Tensor, ...]] = None
         """tuple[Tensor], optional: What a compiled step reads and writes, see
         :mod:`mmib.scores.compiled`."""
         self.was_weighed = False

@@ -152,8 +152,7 @@ def test_mixed_precision(dtype):
 
 
 def test_compiled():
-    """A compiled step leaves the graph to weigh, by torch's default backend.
-    """
+    """By torch's default backend."""
     pytest.importorskip('triton')
     if not (shutil.which('cc') or shutil.which('gcc')):
         pytest.skip('there is no C compiler')

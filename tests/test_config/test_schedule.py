@@ -340,6 +340,7 @@ def test_the_loop(before, changes):
             type='SomeHook',
             warmup_iters=500,
             num_iters=500,
+            profile_iters=1,
             after_iter=True,
             interval_iters=500,
             stop_iters=500), dict(stop_iters=300)),
@@ -397,17 +398,20 @@ def test_hooks_that_count_iterations_in_a_run_by_epochs(before, changes):
             shorten(cfg)
 
 
-@pytest.mark.parametrize('before, changes', [
-    (dict(type='EMAHook', begin_iter=5000), dict(begin_iter=3000)),
-    (dict(type='EMAHook', begin_iter=100), {}),
-    (dict(type='SomeHook', num_last_iters=100), dict(num_last_iters=60)),
-    (dict(type='EMAHook', begin_epoch=5), {}),
-    (dict(type='YOLOXModeSwitchHook', num_last_epochs=15), {}),
-    (dict(type='YOLOXModeSwitchHook'), {}),
-    (dict(type='CheckpointHook', interval=10), {}),
-    (dict(type='CheckpointHook', by_epoch=False, interval=500),
-     dict(interval=300)),
-])
+@pytest.mark.parametrize(
+    'before, changes',
+    [
+        (dict(type='EMAHook', begin_iter=5000), dict(begin_iter=3000)),
+        (dict(type='EMAHook', begin_iter=100), {}),
+        # The last epochs are full.
+        (dict(type='SomeHook', num_last_iters=100), {}),
+        (dict(type='EMAHook', begin_epoch=5), {}),
+        (dict(type='YOLOXModeSwitchHook', num_last_epochs=15), {}),
+        (dict(type='YOLOXModeSwitchHook'), {}),
+        (dict(type='CheckpointHook', interval=10), {}),
+        (dict(type='CheckpointHook', by_epoch=False,
+              interval=500), dict(interval=300)),
+    ])
 def test_hooks_that_count_iterations_where_epochs_become_shorter(
         before, changes):
     """An average that begins in the last third would else never begin."""
@@ -423,7 +427,7 @@ def test_hooks_that_count_iterations_where_epochs_become_shorter(
 
 @pytest.mark.parametrize('hook, is_refused', [
     (dict(type='EMAHook', begin_iter=5000), True),
-    (dict(type='SomeHook', num_last_iters=100), True),
+    (dict(type='SomeHook', num_last_iters=100), False),
     (dict(type='EMAHook', begin_iter=0), False),
     (dict(type='CheckpointHook', by_epoch=False, interval=500), False),
 ])
@@ -437,6 +441,25 @@ def test_hooks_that_count_iterations_where_epochs_have_unknown_lengths(
             convert(cfg, policy=policy)
     else:
         assert convert(cfg, policy=policy).custom_hooks[0] == hook
+
+
+def test_hooks_stay_where_nothing_is_pruned():
+    hook = dict(type='EMAHook', begin_iter=5000)
+    cfg = Config(dict(EPOCHS, custom_hooks=[hook]))
+    after = convert(cfg, policy=dict(type='ScoreOnly'))
+    assert after.custom_hooks[0] == hook
+
+
+def test_a_scheduler_without_an_end_is_no_warmup():
+    """The iterations of hooks move as without the scheduler."""
+    cfg = Config(
+        dict(
+            EPOCHS,
+            param_scheduler=[
+                dict(type='ConstantLR', factor=0.5, by_epoch=False)
+            ],
+            custom_hooks=[dict(type='EMAHook', begin_iter=5000)]))
+    assert convert(cfg).custom_hooks[0].begin_iter < 5000
 
 
 def test_hooks_that_count_epochs_in_a_run_by_iterations():

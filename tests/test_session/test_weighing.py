@@ -3,6 +3,7 @@
 import copy
 import functools
 import gc
+import itertools
 import warnings
 from unittest import mock
 
@@ -548,6 +549,65 @@ def test_a_compiled_step(stream):
     assert one.plans == other.plans
     assert audits[0].session.worth == audits[1].session.worth
     assert audits[0].session.worth.value != 1
+
+
+def step_in_graph(trainer):
+    """A compiled step of a trainer, which returns its loss."""
+    model, session = trainer.model, trainer.session
+
+    def step(slots, inputs, labels):
+        logits = model(inputs)
+        losses = F.cross_entropy(logits, labels, reduction='none')
+        return session.weigh(losses, slots, logits).mean()
+
+    torch._dynamo.reset()
+    return torch.compile(step, backend='aot_eager')
+
+
+@pytest.mark.parametrize('case', ['two batches', 'twice', 'after an eager'])
+def test_compiled_steps_of_several_batches(case):
+    """As eager ones: two batches before a backward pass, a batch that is
+    weighed twice, and after steps that weren't compiled."""
+    results = []
+    for is_compiled in (False, True):
+        trainer = pruned(MeanThreshold())
+        step = eager = step_in_graph(trainer)
+        if not is_compiled:
+            step = eager = step._torchdynamo_orig_callable
+        elif case == 'after an eager':
+            eager = step._torchdynamo_orig_callable
+        batches = [(slots, *batch[:2]) for slots, batch in itertools.islice(
+            trainer.session.loader(20), 2)]
+        if case == 'twice':
+            step(*batches[0]).backward()
+            loss = step(*batches[0]) + step(*batches[1])
+        else:
+            loss = eager(*batches[0]) + step(*batches[1])
+        loss.backward()
+        gradient = torch.cat(
+            [p.grad.flatten() for p in trainer.model.parameters()])
+        state = trainer.session.state_dict()
+        results.append((gradient, trainer.session.progress,
+                        trainer.audit.run.table.scores.copy(),
+                        trainer.audit.run.table.sums.copy(), state['stream']))
+    one, other = results
+    torch.testing.assert_close(one[0], other[0])
+    assert one[1] == other[1]
+    np.testing.assert_allclose(one[2], other[2])
+    assert one[4]['position'] == other[4]['position']
+    if case != 'twice':
+        np.testing.assert_allclose(one[3], other[3], rtol=1e-5)
+
+
+def test_validation_ends_no_compiled_steps():
+    trainer = pruned(MeanThreshold())
+    step = step_in_graph(trainer)
+    for slots, (inputs, labels, _) in trainer.session.loader(20):
+        with torch.no_grad():
+            for _ in range(20):
+                trainer.session.weigh(torch.zeros(len(slots)), slots)
+        step(slots, inputs, labels).backward()
+        assert slots.was_weighed
 
 
 @pytest.mark.parametrize('kind', ['predictions', 'losses', 'masked'])

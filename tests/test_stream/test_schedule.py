@@ -176,7 +176,7 @@ FITS = dict(delta=0.85, start=0.)
 ])
 def test_fractions_out_of_range(changes, match):
     with pytest.raises(Refusal, match=match):
-        check_fractions(**{**FITS, **changes}, place='of a Session')
-    check_fractions(**FITS, place='of a Session')
+        check_fractions(**{**FITS, **changes}, where='of a Session')
+    check_fractions(**FITS, where='of a Session')
     # Without a part that prunes, `start` is of no account.
     check_fractions(0, 0.5, 'of a Session')

@@ -34,8 +34,8 @@ def convert(cfg: Config,
     augmentations that mix images: ``Mixup`` becomes ``PairedMixup``, and
     ``CutMix`` and ``ResizeMix`` are changed alike. A schedule that counts
     iterations is shortened by :func:`shorten`. A schedule that counts epochs
-    stays, because its epochs become shorter, and the iterations that its hooks
-    name move. ``AspectRatioBatchSampler``,
+    stays, because its epochs become shorter. Iterations that its hooks name
+    are scaled. ``AspectRatioBatchSampler``,
     which changes the order of the images, is dropped. No data is read.
 
     Args:
@@ -86,7 +86,7 @@ def convert(cfg: Config,
             'leave nothing out: lower `ratio`, raise `delta`, or give another '
             '`policy`.')
     # The epochs of a pruned run are shorter, and as many.
-    if unit == 'epoch':
+    if unit == 'epoch' and built.policy.prunes:
         known = outlook.share is not None
         move_hooks(cfg, outlook.iters / outlook.full_iters if known else None)
     _convert_loader(cfg.train_dataloader, unit)

@@ -30,9 +30,10 @@ _SCHEDULER = re.compile(
 # `start_iters` is a point in time; `num_iters` and `interval_iters` are not. A
 # hook that computes a schedule has the end of the run as `max_iters`.
 _POINT_FIELD = {
-    unit: re.compile(r'max_' + name + 's?|' +
-                     r'(?!.*(?:num|max|interval|every|per|warmup)_)(?:.*_)?' +
-                     name + 's?')
+    unit: re.compile(
+        r'max_' + name + 's?|' +
+        r'(?!.*(?:num|max|interval|every|per|profile|warmup)_)(?:.*_)?' +
+        name + 's?')
     for unit, name in (('iteration', 'iter'), ('epoch', 'epoch'))
 }
 # `num_last_epochs` counts back from the end of the run.
@@ -99,12 +100,13 @@ class EpochIterMap(NamedTuple):
     changes. How many iterations an epoch has isn't known.
 
     Args:
-        ratio (Fraction, optional): New iterations for each old one. None where
-            the ratio depends on the losses.
+        ratio (Fraction, optional): New iterations for each old one, on average
+            over the run. None where the ratio depends on the losses.
         warmup (int): End of a warm-up that counts iterations, which stays.
             Defaults to 0.
         epochs (IterMap, optional): Where the epochs go. If None, the epochs
-            become shorter and stay as many. Defaults to None.
+            become shorter and stay as many, but the last ones, which are full.
+            Defaults to None.
     """
 
     ratio: Optional[Fraction]
@@ -126,33 +128,26 @@ class EpochIterMap(NamedTuple):
                 f'how many iterations the {self.epochs.warmup} epochs of its '
                 'warm-up have isn\'t known',
                 ', or give the warm-up in iterations (`by_epoch=False`)')
-        # If rounded up, the last points would be the end.
-        return max(self.warmup, math.floor(iteration * self._known(iteration)))
-
-    def last(self, length: int) -> int:
-        """Map the length of a span that ends with the run.
-
-        Raises:
-            Refusal: If the ratio isn't known.
-        """
-        if self.epochs:
-            old, new, warmup, _ = self.epochs
-            return math.ceil(length * (new - warmup) / (old - warmup))
-        return math.ceil(length * self._known(length))
-
-    def interval(self, interval: int) -> int:
-        """Map an interval. An interval below 1, with which nothing happens,
-        stays, and so does each if the ratio isn't known."""
-        if interval < 1 or self.ratio is None:
-            return interval
-        return max(1, round(interval * self.ratio))
-
-    def _known(self, iteration: int) -> Fraction:
         if self.ratio is None:
             raise self._refusal(
                 iteration, 'how much shorter the epochs become depends on the '
                 'losses')
-        return self.ratio
+        # Rounded down, or else the last points would be the end.
+        return max(self.warmup, math.floor(iteration * self.ratio))
+
+    def last(self, length: int) -> int:
+        """Map the length of a span that ends with the run."""
+        if self.epochs is None:
+            return length
+        old, new, warmup, _ = self.epochs
+        return math.ceil(length * (new - warmup) / (old - warmup))
+
+    def interval(self, interval: int) -> int:
+        """Map an interval. An interval below 1, with which nothing happens,
+        stays. Without a ratio, all intervals stay."""
+        if interval < 1 or self.ratio is None:
+            return interval
+        return max(1, round(interval * self.ratio))
 
     @staticmethod
     def _refusal(iteration: int, why: str, or_else: str = '') -> Refusal:
@@ -242,7 +237,8 @@ def shorten(cfg: Config,
 
 def move_hooks(cfg: Config, ratio: Optional[float]) -> None:
     """Move the iterations that hooks name, in place, where a run counts epochs
-    and its epochs become shorter.
+    and its epochs become shorter. How many iterations an epoch has isn't
+    known, so points move by the mean ratio of the run, and are approximate.
 
     Args:
         cfg (Config): The config of a run that counts epochs.
@@ -257,9 +253,9 @@ def move_hooks(cfg: Config, ratio: Optional[float]) -> None:
         cfg,
         dict(
             iteration=EpochIterMap(
-                None if ratio is None else Fraction(ratio).limit_denominator(
-                    10**6), _warmup(schedulers, 'iteration', math.inf,
-                                    math.inf))))
+                None if ratio is
+                None else Fraction(ratio).limit_denominator(10**6),
+                _warmup(schedulers, 'iteration', math.inf, math.inf))))
 
 
 def _scale_steps(cfg: Config, iter_map: IterMap, scale: Optional[float],
@@ -336,7 +332,8 @@ def _warmup(schedulers: Dict[str, dict], unit: str, old: float,
         scheduler.get('end', old) for scheduler in schedulers.values()
         if _unit(scheduler) == unit and _begins_rising(scheduler)
     ]
-    return max([end for end in ends if end <= min(old / 4, new / 2)],
+    last = min(old / 4, new / 2)
+    return max([end for end in ends if end <= last and end < math.inf],
                default=0)
 
 

@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What drives MMEngine in a run whose epochs are shorter than the epochs of
-its schedule: the steps of schedulers, and the iterations that are left."""
+"""Runs by epochs, whose epochs are shorter than the epochs of the schedule:
+how schedulers step, and how many iterations are left."""
 from typing import Any, Dict, List, Optional
 
 from mmengine.hooks import Hook, ParamSchedulerHook
