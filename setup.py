@@ -142,6 +142,6 @@ setup(
         ],
         'docs': [
             'sphinx==9.0.4', 'myst-parser==5.2.0', 'furo==2025.12.19',
-            'sphinx-argparse==0.6.1'
+            'sphinx-copybutton==0.5.2'
         ],
     })

@@ -2,13 +2,16 @@
 """Makes the site: ``make docs``. Links are those that work on GitHub too."""
 import os.path as osp
 import re
+from functools import partial
 from pathlib import Path
 
 from docutils import nodes
+from docutils.parsers.rst import Directive
 from sphinx.addnodes import download_reference, pending_xref
 from sphinx.application import Sphinx
 
 import mmib
+from mmib_cli import parsers
 
 project = 'mmib'
 author = copyright = 'mmib contributors'
@@ -28,7 +31,8 @@ include_patterns = [
 exclude_patterns = ['README.md', 'docs/README.md', '.*', 'build']
 
 extensions = [
-    'myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon', 'sphinxarg.ext'
+    'myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon',
+    'sphinx.ext.viewcode', 'sphinx_copybutton'
 ]
 html_theme = 'furo'
 html_title = f'mmib {release}'
@@ -41,7 +45,7 @@ myst_heading_anchors = 4
 # Docstrings give the types.
 autodoc_typehints = 'none'
 autodoc_member_order = 'bysource'
-# For the help of the command: `this` is code, and -- stays as it is.
+# In docstrings `this` is code, and -- stays as it is.
 default_role = 'code'
 smartquotes = False
 highlight_language = 'none'
@@ -76,6 +80,30 @@ def resolve_links(app: Sphinx, doctree: nodes.document) -> None:
             link.setdefault('reftargetid', None)
 
 
+class CommandHelp(Directive):
+    """The help of a command of mmib, as a terminal shows it."""
+
+    required_arguments = 1
+
+    def run(self) -> list:
+        parser = getattr(parsers, self.arguments[0])()
+        parser.formatter_class = partial(parser.formatter_class, width=88)
+        text = parser.format_help()
+        return [nodes.literal_block(text, text, language='none')]
+
+
+def keep_intervals(app: Sphinx, doctree: nodes.document, page: str) -> None:
+    """Let no line of a table break within an interval, such as [-1, 1]."""
+    for text in list(doctree.findall(nodes.Text)):
+        parent = text.parent
+        while parent is not None and not isinstance(parent, nodes.entry):
+            parent = parent.parent
+        if parent is not None:
+            kept = re.sub(r'\[[-+\d][^\]]*\]',
+                          lambda found: found[0].replace(' ', '\xa0'), text)
+            text.parent.replace(text, nodes.Text(kept))
+
+
 def include_readme(app: Sphinx, path: str, parent: str, text: list) -> None:
     """Let the links of README.md begin in docs/."""
     text[0] = re.sub(r'\]\((?!https?:|#)', '](../', text[0])
@@ -92,5 +120,7 @@ def add_front(app: Sphinx, error: Exception) -> None:
 def setup(app: Sphinx) -> None:
     # Before files for download are collected.
     app.connect('doctree-read', resolve_links, priority=400)
+    app.connect('doctree-resolved', keep_intervals)
+    app.add_directive('command-help', CommandHelp)
     app.connect('include-read', include_readme)
     app.connect('build-finished', add_front)
