@@ -118,7 +118,7 @@ setup(
         # operations of mmcv, which OneDL's comes without.
         'mmdet': ['mmengine==0.10.7', 'mmcv==2.1.0', 'mmdet==3.3.0'],
         # For `mmib.report` and `mmib.labels`.
-        'report': ['jinja2', 'matplotlib>=3.7', 'pandas'],
+        'report': ['jinja2', 'matplotlib>=3.7', 'pandas', 'scipy'],
         # For masks that go to Label Studio and come back.
         'repair': ['label-studio-sdk>=2.1'],
         'test': [

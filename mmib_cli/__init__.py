@@ -64,6 +64,9 @@ def mistake(error: Exception) -> Optional[str]:
         return ('The command needs MMEngine, and `mmengine` is missing: run '
                 '`pip install onedl-mmengine onedl-mmcv onedl-mmsegmentation`'
                 '. Other libraries of OpenMMLab bring it too.')
+    if isinstance(error, ModuleNotFoundError) and error.name == 'scipy':
+        return ('The command needs `scipy`: run `pip install scipy`, or '
+                'install mmib with the extra `report`.')
     if _lacks_operations(error):
         return ('The model needs compiled operations of mmcv, and this mmcv '
                 'has none: use OpenMMLab\'s stack in an environment of its '

@@ -4,14 +4,13 @@ from itertools import chain
 from typing import Dict, Iterable, List, Sequence, Tuple
 
 import numpy as np
+from scipy import stats
 
 from .verdicts import UNSURE, WRONG, Judged
 
-# One-sided 95 % of a normal distribution.
-_CLEAR = 1.645
-# How many images predict the next ones, for how many each of them counts
-# (rankings aren't smooth), and how often the future is drawn.
-_LAST, _COUNTS, _DRAWS = 20, 0.5, 4000
+# How many images predict the next ones, and for how many each of them counts,
+# because rankings aren't smooth.
+_LAST, _COUNTS = 20, 0.5
 
 
 def merge(
@@ -68,10 +67,8 @@ def expected(rows: Sequence[Judged],
     since = len(before) - 1 - found[-1] if len(found) else 0
     last = before[-max(since, _LAST):]
     wrong, right = _COUNTS * last.sum(), _COUNTS * (~last).sum()
-    rng = np.random.default_rng(0)
-    shares = rng.beta(0.25 + wrong, 0.5 + right, _DRAWS)
-    counts = np.sort(rng.binomial(n, shares))
-    return counts.mean(), int(counts[_DRAWS * 95 // 100])
+    count = stats.betabinom(n, 0.25 + wrong, 0.5 + right)
+    return count.mean(), int(count.ppf(0.95))
 
 
 def beats_chance(rows: Sequence[Judged]) -> bool:
@@ -79,11 +76,12 @@ def beats_chance(rows: Sequence[Judged]) -> bool:
     before the others, by the sum of their ranks; or are a third of all and
     more, as in no dataset as a whole."""
     ranks, is_wrong = _known(rows)
-    count, total = is_wrong.sum(), len(is_wrong)
-    if 3 * count >= total:
+    if 3 * is_wrong.sum() >= len(is_wrong):
         return True
-    # Images of one rank have its mean place.
-    _, ties, counts = np.unique(ranks, return_inverse=True, return_counts=True)
-    places = (counts.cumsum() - (counts + 1) / 2)[ties]
-    gap = (total - 1) / 2 - places[is_wrong].mean()
-    return gap > _CLEAR * np.sqrt((total + 1) * (total - count) / (12 * count))
+    chance = stats.mannwhitneyu(
+        ranks[is_wrong],
+        ranks[~is_wrong],
+        use_continuity=False,
+        alternative='less',
+        method='asymptotic').pvalue
+    return bool(chance < 0.05)

@@ -121,6 +121,15 @@ def test_without_mmengine_a_command_says_what_to_install():
     assert '`pip install onedl-mmengine onedl-mmcv onedl-mmseg' in error
 
 
+def test_without_scipy_a_command_says_what_to_install(tmp_path):
+    (tmp_path / 'review.csv').write_text('image,verdict\n1.jpg,wrong\n')
+    result = run("import sys; sys.modules['scipy'] = None\n"
+                 'import mmib_cli\n'
+                 f"mmib_cli.main(['review', '{tmp_path}/review.csv'])")
+    assert result.returncode == 1
+    assert '`pip install scipy`' in result.stderr.splitlines()[-1]
+
+
 def test_no_text_names_an_extra_of_a_package_that_is_on_no_index():
     """What is installed from a checkout is `.[report]`."""
     pattern = re.compile(r'mmib\[')
