@@ -115,9 +115,11 @@ def _to_uri(svg: str) -> str:
 
 def progress(run: Run, others: Sequence[Run]) -> List[Picture]:
     """Plot the first metric, the loss and other metrics, each by iterations
-    and, if a run prunes, by full equivalent."""
+    and, where runs are compared of which one prunes, by full equivalent."""
     runs = [run, *others]
-    kinds = ['iterations', 'full equivalent'][:1 + any(r.prunes for r in runs)]
+    kinds = ['iterations']
+    if others and any(each.prunes for each in runs):
+        kinds.append('full equivalent')
     names = list(dict.fromkeys(n for r in runs for n in r.metrics))
     curves = [(name, [r.metrics.get(name) for r in runs]) for name in names]
     curves.insert(1 if names else 0, ('Loss', [r.loss for r in runs]))

@@ -65,6 +65,7 @@ def render(run: Run, others: Sequence[Run], checkpoint: Optional[Checkpoint],
         title=run.name,
         run=run,
         others=others,
+        verdict=verdict(run, others),
         summary=summary(run, others),
         notes=_notes_on(run, others, checkpoint, unread),
         # The plots of the first metric and the loss, and all others.
@@ -138,6 +139,35 @@ def number(value: Optional[float], digits: int = 4) -> str:
     if float(value).is_integer() and abs(value) < 1e9:
         return f'{value:,.0f}'.replace(',', _THIN)
     return f'{value:.{digits}g}'
+
+
+def verdict(run: Run, others: Sequence[Run] = ()) -> str:
+    """Return what came of a run in a few sentences: what was saved, the last
+    metric beside the metrics of other runs, and whether a control is missing.
+    '' of a run that doesn't prune."""
+    if not run.prunes or not run.last_iter:
+        return ''
+    full = run.last_iter + run.saved_iters
+    text = (f'{number(run.last_iter)} iterations made as many passes as '
+            f'{number(round(full))} of the baseline: '
+            f'{run.saved_iters / max(full, 1):.0%} saved')
+    if run.seconds is not None:
+        saved = run.seconds * run.saved_iters / run.last_iter
+        text += f', about {_time(saved)}'
+    if run.max_iters and run.last_iter < run.max_iters:
+        text = f'So far {text}'
+    parts = [text]
+    if run.metrics:
+        name, curve = next(iter(run.metrics.items()))
+        words = [f'{name} {curve.values[-1]:.2f}'] + [
+            f'{other.name} {other.metrics[name].values[-1]:.2f}'
+            for other in others if name in other.metrics
+        ]
+        parts.append(', '.join(words))
+    if not others:
+        parts.append('No control is shown: `mmib train CONFIG --shorten` '
+                     'trains one, and `mmib report --compare` shows both')
+    return '. '.join(parts) + '.'
 
 
 def summary(run: Run, others: Sequence[Run] = ()) -> List[Figure]:

@@ -136,7 +136,7 @@ def test_thirty_images_by_keys(opened, page, width, scheme):
     browser.press(*keys[:15])
     # The lowest are folded, and needn't be looked at.
     assert current(browser) == 14
-    browser.unfold('#gallery details')
+    browser.unfold('#gallery > details')
     browser.click(button(15, 'value=wrong'))
     browser.press(*keys[15:])
     names = {'1': 'wrong', '2': 'hard', '3': 'unsure'}
@@ -184,7 +184,7 @@ def test_thirty_images_by_keys(opened, page, width, scheme):
 def test_by_clicks(opened, page, width, scheme):
     browser = opened(width, scheme)
     browser.click(button(2, 'value=wrong'))
-    browser.unfold('#gallery details')
+    browser.unfold('#gallery > details')
     browser.click(button(17, 'value=hard'))
     browser.click(button(20, 'value=wrong'))
     # Once more takes it back.
@@ -368,7 +368,7 @@ def test_without_javascript(opened):
 
     assert seen('button, #bar, dialog') == 0
     assert seen('.card svg') == 4 * 15
-    browser.unfold('#gallery details')
+    browser.unfold('#gallery > details')
     assert seen('.card svg') == 4 * 30
 
 

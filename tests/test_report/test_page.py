@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The row of figures on top of a report."""
+import dataclasses
 import math
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmib.report import page
-from mmib.report.page import environment_of, quality_gain, summary
+from mmib.report.page import (environment_of, quality_gain, summary, verdict)
 from mmib.report.read import read_run
 from mmib.worth import VarianceRatio
 from tests.helpers.work_dirs import (BEGINS, CONFIG, ENDS, PLANS, plan,
@@ -103,6 +104,24 @@ def test_only_seeds_of_one_config_are_averaged(tmp_path):
                                                 ('b1, b2', '52.00', '2.83'))
     ]
     assert 'brought in a1, a2, that can have' in notes['Choice of images']
+
+
+def test_the_verdict(tmp_path):
+    """Of 40 iterations that stand for 50, in 135 seconds."""
+    run = read_run(str(write_finished(tmp_path / 'run')))
+    alone = verdict(run)
+    for figure in '40 iterations', 'as 50 ', '20% saved', '0:00:34', '40.00':
+        assert figure in alone
+    assert '--shorten' in alone and 'So far' not in alone
+    folder = write_start(
+        tmp_path / 'control',
+        [train_line(1, 1.), val_line(40, 39.)],
+        config=PLAIN)
+    control = read_run(str(folder))
+    assert 'control 39.00' in verdict(run, [control])
+    assert '--shorten' not in verdict(run, [control])
+    assert verdict(control) == ''
+    assert 'So far' in verdict(dataclasses.replace(run, max_iters=80))
 
 
 def test_times_are_of_one_kind(tmp_path):
