@@ -42,3 +42,9 @@ def main(parsed: argparse.Namespace) -> None:
                                                          tables)))
     print('\n'.join(gallery.notes), file=sys.stderr)
     print('\n'.join([out, *tables]))
+    # What follows is for people, and stdout has the paths for programs.
+    print(
+        'Open the page in a browser, judge the images and save the review. '
+        'Then `mmib review FILE` says what was found, and `mmib train '
+        '--without FILE` trains without the wrong images.',
+        file=sys.stderr)

@@ -4,6 +4,7 @@ import argparse
 import functools
 import os
 import os.path as osp
+import sys
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Callable, Optional, Sequence
@@ -143,3 +144,4 @@ def main(parsed: argparse.Namespace) -> None:
         print(explain_image(parsed.work_dir, parsed.image))
         return
     print(write_report(parsed.work_dir, parsed.compare, parsed.out))
+    print('Open the page in a browser.', file=sys.stderr)
