@@ -126,7 +126,7 @@ setup(
             'isort==9.0.2', 'yapf==0.43.0', 'pandas==3.1.1', 'scipy==1.17.1',
             'mypy==2.4.1', 'pre-commit==4.7.0', 'pytest-cov==7.1.0',
             'jinja2==3.1.6', 'matplotlib==3.11.2', 'readme_renderer[md]==46.0',
-            'pytest-xdist==3.8.0', 'tensorboard==2.21.0'
+            'pytest-xdist==3.8.0', 'tensorboard==2.21.0', 'shtab==1.13.0'
         ],
         # For `mmib.integrations`.
         'lightning': ['lightning==2.6.6'],

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from typing import Any, Iterator, List, Optional
 
 from . import early
+from .completion import completion
 from .parsers import parse
 
 # What each sub-command does. Its module has its name.
@@ -142,6 +143,17 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+class _PrintCompletion(argparse.Action):
+    """Prints what a shell needs to complete the command."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *args: Any) -> None:
+        try:
+            print(completion(str(args[1]), COMMANDS))
+        except ModuleNotFoundError:
+            parser.error('completion needs shtab: run `pip install shtab`')
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog='mmib',
@@ -157,6 +169,11 @@ def _parser() -> argparse.ArgumentParser:
         nargs=0,
         action=_Version,
         help='show the version and exit')
+    parser.add_argument(
+        '--print-completion',
+        action=_PrintCompletion,
+        choices=['bash', 'zsh', 'tcsh'],
+        help='print the script with which a shell completes mmib, and exit')
     parser.add_argument('command', metavar='COMMAND', help=argparse.SUPPRESS)
     parser.add_argument(
         'args', nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

@@ -121,6 +121,38 @@ def test_without_mmengine_a_command_says_what_to_install():
     assert '`pip install onedl-mmengine onedl-mmcv onedl-mmseg' in error
 
 
+COMPLETE = """
+{script}
+COMP_WORDS=(mmib {words}) COMP_CWORD={last}
+_shtab_mmib mmib {word} {before}
+echo "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.mark.parametrize('words, found', [
+    (['tr'], ['train']),
+    (['train', '--inf'], ['--infobatch']),
+    (['rank', '--data', 'va'], ['val']),
+    (['review', 'set'], ['setup.cfg', 'setup.py']),
+])
+def test_completion(capsys, words, found):
+    """As bash completes it."""
+    with pytest.raises(SystemExit) as stop:
+        main(['--print-completion', 'bash'])
+    assert not stop.value.code
+    text = COMPLETE.format(
+        script=capsys.readouterr().out,
+        words=' '.join(words),
+        last=len(words),
+        word=words[-1],
+        before=words[-2] if len(words) > 1 else 'mmib')
+    result = subprocess.run(['bash', '-c', text],
+                            capture_output=True,
+                            text=True,
+                            cwd=ROOT)
+    assert sorted(result.stdout.split()) == found, result.stderr
+
+
 def test_without_scipy_a_command_says_what_to_install(tmp_path):
     (tmp_path / 'review.csv').write_text('image,verdict\n1.jpg,wrong\n')
     result = run("import sys; sys.modules['scipy'] = None\n"
