@@ -118,7 +118,7 @@ class Schedule:
         """Place: The place from which the run counts. This place is (0, 0)
         unless the run was resumed with another batch size or without scores.
         Both numbers may be negative. By epochs, the first number is what was
-        pruned before a start without scores."""
+        pruned before a start without scores, which counts full passes."""
         self.fresh_from = 0
         """int: The slot at which all scores were last reset to 1."""
 

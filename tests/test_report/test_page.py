@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmib.report import page
-from mmib.report.page import (environment_of, quality_gain, summary, verdict)
+from mmib.report.page import environment_of, quality_gain, summary, verdict
 from mmib.report.read import read_run
 from mmib.worth import VarianceRatio
 from tests.helpers.work_dirs import (BEGINS, CONFIG, ENDS, PLANS, plan,
