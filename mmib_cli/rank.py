@@ -40,7 +40,8 @@ def main(parsed: argparse.Namespace) -> None:
         out,
         render(gallery, key, config, parsed.review, *map(osp.basename,
                                                          tables)))
-    print('\n'.join(gallery.notes), file=sys.stderr)
+    for note in gallery.notes:
+        print(note, file=sys.stderr)
     print('\n'.join([out, *tables]))
     # What follows is for people, and stdout has the paths for programs.
     print(

@@ -2,6 +2,8 @@
 """The predictions of a network, and how they differ from the labels."""
 import copy
 import math
+import time
+from datetime import timedelta
 from typing import Any, Callable, Dict, Iterator, List, Tuple, Union
 
 import numpy as np
@@ -248,6 +250,24 @@ class _Inputs(Dataset):
             return None, str(error)
 
 
+def _with_progress(batches: DataLoader) -> Iterator[Any]:
+    """Yield batches, and show the progress: as a bar on a terminal, and
+    elsewhere, such as in a log file, as a line for each 5 %."""
+    console, size = Console(stderr=True), len(batches)
+    if console.is_terminal:
+        yield from track(batches, 'Predicting', console=console)
+        return
+    begin, shown = time.monotonic(), 0
+    for done, batch in enumerate(batches, 1):
+        yield batch
+        percent = 100 * done // size
+        if percent >= shown + 5:
+            shown = percent
+            left = (time.monotonic() - begin) * (size - done) / done
+            console.print(f'Predicting: {percent} %, '
+                          f'{timedelta(seconds=round(left))} left')
+
+
 def compare_all(reader: DatasetImages, predictor: Predictor,
                 loader: dict) -> Iterator[Union[Dict[str, Any], str]]:
     """Predict all images. For each image, yield the result of :func:`compare`,
@@ -264,8 +284,7 @@ def compare_all(reader: DatasetImages, predictor: Predictor,
         loader.get('batch_size') or 1,
         num_workers=loader.get('num_workers') or 0,
         collate_fn=list)
-    # In a log file, only the last line of the progress appears.
-    for batch in track(batches, 'Predicting', console=Console(stderr=True)):
+    for batch in _with_progress(batches):
         inputs = [each for each, _ in batch if each is not None]
         samples = iter(predictor.predict(inputs))
         for each, labelled in batch:
