@@ -35,6 +35,7 @@ extensions = [
     'sphinx.ext.viewcode', 'sphinx_copybutton'
 ]
 html_theme = 'furo'
+html_static_path, html_css_files = ['site'], ['site.css']
 html_title = f'mmib {release}'
 # Lines of a diff in red and green.
 pygments_style, pygments_dark_style = 'default', 'monokai'
