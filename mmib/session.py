@@ -224,12 +224,7 @@ class Session:
         if not losses.requires_grad:
             return losses
         if losses.is_cuda and torch.cuda.is_current_stream_capturing():
-            raise Refusal(
-                'A CUDA graph that is captured around `weigh` would give each '
-                'replay the weights of one batch, and log no visit: capture '
-                'the model alone, by `torch.cuda.make_graphed_callables` or '
-                "`torch.compile(model, mode='reduce-overhead')`, and call "
-                '`weigh` outside of the graph.')
+            raise _captured()
         if self._dealer.prepared:
             self._dealer.collect()
             self._dealer.prepared.note_eager()
@@ -439,6 +434,14 @@ class Session:
         self._dealer.reset()
         if changes:
             _warn(f'the run goes on, and {"; ".join(changes)}.')
+
+
+def _captured() -> Refusal:
+    return Refusal(
+        'A CUDA graph that is captured around `weigh` would give each replay '
+        'the weights of one batch, and log no visit: capture the model alone, '
+        'by `torch.cuda.make_graphed_callables` or `torch.compile(model, '
+        "mode='reduce-overhead')`, and call `weigh` outside of the graph.")
 
 
 def _integer(value: Any) -> int:
