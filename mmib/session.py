@@ -205,11 +205,7 @@ class Session:
             Refusal: If losses and slots don't belong together.
         """
         if torch.compiler.is_compiling():
-            weighed = weigh_in_graph(losses, slots, predictions)
-            if weighed is None:
-                weighed = torch.compiler.disable(self.weigh)(losses, slots,
-                                                             predictions)
-            return weighed
+            return self._weigh_compiled(losses, slots, predictions)
         if not isinstance(losses, Tensor):
             raise Refusal(
                 f'`losses` are of type {type(losses).__name__}, and must be a '
@@ -254,6 +250,15 @@ class Session:
             predictions.register_hook(entry.note_gradient)
         weighed = entry.weigh(losses)
         log.record(entry)
+        return weighed
+
+    def _weigh_compiled(self, losses: Tensor, slots: Slots,
+                        predictions: Optional[Tensor]) -> Tensor:
+        """Weigh in the graph that is traced, or leave the graph to weigh."""
+        weighed = weigh_in_graph(losses, slots, predictions)
+        if weighed is None:
+            outside = torch.compiler.disable(self.weigh)
+            weighed = outside(losses, slots, predictions)
         return weighed
 
     def _check(self, losses: Tensor, slots: Slots,

@@ -169,9 +169,8 @@ def rank_labels(logits: Any, labels: Any) -> np.ndarray:
         Refusal: If the shapes don't fit together, or if a label is no class.
     """
     logits, labels = torch.as_tensor(logits), torch.as_tensor(labels)
-    if logits.dim() != 2 or labels.shape != logits[:,
-                                                   0].shape or (logits.shape[1]
-                                                                < 2):
+    fits = labels.shape == logits.shape[:1]
+    if logits.dim() != 2 or not fits or logits.shape[1] < 2:
         raise Refusal(
             '`logits` must have the shape (N, C), with two classes or more, '
             f'and `labels` (N,), but have {tuple(logits.shape)} and '

@@ -36,8 +36,9 @@ class ScoreHistogram(NamedTuple):
         some, kept = (
             np.searchsorted(edges[1:-1], each, 'right')
             for each in (scores[::every], scores[plan.indices[::every]]))
-        found = (np.bincount(some, None,
-                             NUM_BINS), np.bincount(kept, None, NUM_BINS),
-                 np.bincount(kept, plan.weights[::every], NUM_BINS))
+        weights = plan.weights[::every]
+        found = (np.bincount(some, minlength=NUM_BINS),
+                 np.bincount(kept, minlength=NUM_BINS),
+                 np.bincount(kept, weights, NUM_BINS))
         return cls(edges.tolist(),
                    *((every * each).tolist() for each in found))

@@ -12,6 +12,7 @@ from torch.torch_version import TorchVersion
 
 from ..stream.slots import Slots
 from .log import Entry, VisitLog
+from .weigh import row_norms
 
 # Older versions were not tried.
 _IS_SUPPORTED = TorchVersion(torch.__version__) >= '2.13'
@@ -68,8 +69,7 @@ def weigh_in_graph(losses: Tensor, slots: Slots,
     def note_gradient(gradient: Optional[Tensor]) -> None:
         if gradient is None:  # If the graph begins after the predictions.
             return
-        rows = gradient.flatten(1) if gradient.dim() > 1 else gradient[:, None]
-        norms.copy_(torch.linalg.vector_norm(rows.float(), dim=1) / flow)
+        norms.copy_(row_norms(gradient) / flow)
 
     if predictions is not None and predictions.requires_grad:
         predictions.register_hook(note_gradient)
