@@ -355,24 +355,7 @@ def _add_cards(gallery: Gallery, count: int, reader: DatasetImages,
     ranks = images['rank'] = images[rank_by].rank(
         method='min', ascending=False).astype('Int64')
     names = dict(zip(reader.numbers, reader.image_names()))
-    # A verdict counts for all copies of an image.
-    shown = dict(zip([names[n] for n in order[::-1]], order[::-1]))
-    if len(shown) < len(order):
-        gallery.notes.append(
-            f'{len(order) - len(shown)} of {len(order)} images are copies, '
-            'with the same path and labels: the page shows one of them, and a '
-            'verdict counts for all.')
-        order = [number for number in order if shown[names[number]] == number]
-    if judged:
-        # An earlier round has numbers where images shared a path.
-        left = [
-            number for number in order
-            if judged.isdisjoint((names[number], str(number)))
-        ]
-        gallery.notes.append(
-            f'{len(order) - len(left)} of {len(judged)} judged images are '
-            'in the ranking, and aren\'t shown again.')
-        order = left
+    order = _to_show(gallery, order, names, judged)
     highest = order[:count]
     if rank_by in KINDS:
         highest = [n for n in highest if images[rank_by][n] > 0]
@@ -397,6 +380,31 @@ def _add_cards(gallery: Gallery, count: int, reader: DatasetImages,
                 card.predicted = ''  # No right class, in this dataset.
     if any(len(card.pictures) > 1 for card in cards):
         gallery.classes = [*zip(reader.classes, reader.palette.tolist())]
+
+
+def _to_show(gallery: Gallery, order: List[int], names: Dict[int, str],
+             judged: Optional[Set[str]]) -> List[int]:
+    """Return the numbers of the images by rank, without copies and images that
+    were judged, and note how many these are."""
+    # A verdict counts for all copies of an image.
+    shown = dict(zip([names[n] for n in order[::-1]], order[::-1]))
+    if len(shown) < len(order):
+        gallery.notes.append(
+            f'{len(order) - len(shown)} of {len(order)} images are copies, '
+            'with the same path and labels: the page shows one of them, and a '
+            'verdict counts for all.')
+        order = [number for number in order if shown[names[number]] == number]
+    if judged:
+        # An earlier round has numbers where images shared a path.
+        left = [
+            number for number in order
+            if judged.isdisjoint((names[number], str(number)))
+        ]
+        gallery.notes.append(
+            f'{len(order) - len(left)} of {len(judged)} judged images are '
+            'in the ranking, and aren\'t shown again.')
+        order = left
+    return order
 
 
 def _figures_of(images: pd.DataFrame, rank_by: str,

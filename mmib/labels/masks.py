@@ -254,15 +254,7 @@ def _check(dataset: Any, info: dict,
         if unknown:
             raise _error(f'{new} has the numbers {str(unknown[:5])[1:-1]}, '
                          'which stand for no class of the dataset')
-        ignored = ignored_number(dataset)
-        lost = np.setdiff1d(before[after == ignored],
-                            np.append(after, ignored))
-        if len(lost):
-            print_log(
-                f'InfoBatch: {new} ignores all pixels that have the number '
-                f'{lost[0]} in {old}. {ignored} stands for no class: if it '
-                f'should, write {lost[0]} in its place.', 'current',
-                logging.WARNING)
+        _warn_of_ignored(before, after, ignored_number(dataset), new, old)
     steps = loading_steps(dataset)
 
     def load(path: str) -> Any:
@@ -290,6 +282,18 @@ def _check(dataset: Any, info: dict,
     except Exception as error:
         raise _error(f'{new}, or {old}, can\'t be loaded as the dataset loads '
                      f'masks: {type(error).__name__}: {error}') from error
+
+
+def _warn_of_ignored(before: np.ndarray, after: np.ndarray, ignored: int,
+                     new: str, old: str) -> None:
+    """Warn of a mask that ignores all pixels of a number in the old mask."""
+    lost = np.setdiff1d(before[after == ignored], np.append(after, ignored))
+    if len(lost):
+        print_log(
+            f'InfoBatch: {new} ignores all pixels that have the number '
+            f'{lost[0]} in {old}. {ignored} stands for no class: if it '
+            f'should, write {lost[0]} in its place.', 'current',
+            logging.WARNING)
 
 
 class Changes:
