@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+import mmib.stop
+
 # Processes are forked from one that has all imports and no threads.
 CONTEXT = mp.get_context('forkserver')
 # A training of them takes a second, with what the Runner imports late.
@@ -46,6 +48,13 @@ def environment_of(rank, world_size, port):
             'MASTER_PORT': str(port),
             'TORCHELASTIC_RUN_ID': 'test',
         })
+
+
+def wait_for_thread_of_stop():
+    """Wait until mmib's thread knows of the signal to this process. On a busy
+    machine a small network may make all its steps first."""
+    while not mmib.stop._newest._is_requested:
+        time.sleep(0.001)
 
 
 def _start_rank(rank, function, world_size, prefix, args):

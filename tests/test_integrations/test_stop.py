@@ -13,7 +13,8 @@ import mmib.stop
 from mmib import Session
 from tests.helpers.audit import Samples, assert_same, network
 from tests.helpers.processes import (environment_of, free_port, log_of,
-                                     start_ranks, wait_for_end)
+                                     start_ranks, wait_for_end,
+                                     wait_for_thread_of_stop)
 
 L = pytest.importorskip('lightning')
 accelerate = pytest.importorskip('accelerate')
@@ -23,7 +24,7 @@ from mmib.integrations.lightning import InfoBatchCallback  # noqa: E402
 from mmib.integrations.transformers import InfoBatchTrainerMixin  # noqa: E402
 from tests.test_integrations.test_lightning import RandomStates  # noqa: E402
 
-EPOCHS, STOP = 6, 14
+EPOCHS, STOP = 6, 8
 with_dropout = functools.partial(network, torch.nn.Dropout())
 
 
@@ -40,8 +41,11 @@ class Steps:
         self.number += 1
         with open(self.path, 'a') as file:
             print(slots.indices.tolist(), losses.tolist(), file=file)
-        if self.stops and self.number == STOP and os.environ['STOPS'] == '1':
-            os.kill(os.getpid(), signal.SIGTERM)
+        if self.stops and os.environ['STOPS'] == '1':
+            if self.number == STOP:
+                os.kill(os.getpid(), signal.SIGTERM)
+            elif self.number == STOP + 2:
+                wait_for_thread_of_stop()
 
 
 def losses_of(model, inputs, labels):

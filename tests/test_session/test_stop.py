@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 import mmib.stop
 from mmib import Session
-from tests.helpers.processes import log_of, start_ranks, wait_for_end
+from tests.helpers.processes import (log_of, start_ranks, wait_for_end,
+                                     wait_for_thread_of_stop)
 
 EPOCHS = 6
 
@@ -58,8 +59,11 @@ def train_rank(rank, folder, world_size, stop, num_workers):
             optimizer.step()
             print(slots.indices.tolist(), losses.tolist(), file=steps)
             number += 1
-            if number == stop and rank == world_size - 1:
-                os.killpg(os.getpgid(0), signal.SIGTERM)
+            if stop and rank == world_size - 1:
+                if number == stop:
+                    os.killpg(os.getpgid(0), signal.SIGTERM)
+                elif number == stop + 2:
+                    wait_for_thread_of_stop()
             if session.wants_to_stop:
                 state = dict(
                     model=model.state_dict(),
