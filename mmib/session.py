@@ -240,14 +240,13 @@ class Session:
             return losses
         entry = log.entry_for(slots, losses)
         if predictions is not None and predictions.requires_grad:
-            entry.awaits_norms = True
             plan = self._run.stream.current
             if plan is not self._probed_plan:
                 self._probed_plan = plan
                 entry.own_norms = own_norms(losses, entry.weights[1],
                                             predictions)
                 log.probe = entry
-            predictions.register_hook(entry.note_gradient)
+            entry.watch(predictions)
         weighed = entry.weigh(losses)
         log.record(entry)
         return weighed
@@ -265,9 +264,10 @@ class Session:
                predictions: Optional[Tensor]) -> None:
         if (type(losses) is Tensor and isinstance(slots, Slots)
                 and self._dealer.may_weigh(slots)
-                and losses.shape == (len(slots), )
+                and losses.dim() == 1 and losses.size(0) == len(slots)
                 and (predictions is None or type(predictions) is Tensor
-                     and predictions.shape[:1] == losses.shape)):
+                     and predictions.dim()
+                     and predictions.size(0) == len(slots))):
             return
         for name, tensor in (('losses', losses), ('predictions', predictions)):
             if type(tensor).__name__ == 'DTensor':

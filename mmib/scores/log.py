@@ -18,7 +18,7 @@ from ..errors import Refusal
 from ..ranks import World, all_gather, world_of_process
 from ..stream.slots import Slots
 from .stretch import Stretch, Views, cuda_stream_of, weights_of
-from .weigh import row_norms
+from .weigh import row_norms, weigh_losses
 
 # Entries whose rows are packed at once: launching an operation costs more than
 # its few numbers.
@@ -46,8 +46,9 @@ class Entry:
     :meth:`VisitLog.entry_for` makes an entry in a step. The backward pass
     calls :meth:`note_flow` and then :meth:`note_gradient`. An entry with views
     leaves its scores and norms in the rows of a stretch. The log packs the
-    rows of other entries, many at once. An entry whose backward pass follows
-    after a merge stays with the log until its norms are known.
+    rows of other entries. Both divide the norms of many entries at once. An
+    entry whose backward pass follows after a merge stays with the log until
+    its norms are known.
 
     Args:
         slots (Slots or np.ndarray): The slots, or the number of each slot,
@@ -57,15 +58,14 @@ class Entry:
         norms (Tensor, optional): Norm of each slot, float32 of shape (B,), if
             the backward pass is over. Defaults to None.
         views (Views, optional): The views of the slots that the scores and
-            norms are written to. If None, the log divides the norms of many
-            entries at once. Defaults to None.
+            norms are written to. Defaults to None.
         weights (Sequence[Tensor], optional): Relative weights and weights of
             the slots, float32 of shape (B,) each, for :meth:`weigh`. Defaults
             to None.
     """
 
     __slots__ = ('_slots', 'scores', 'norms', 'views', 'weights', 'flow',
-                 'own_norms', 'awaits_norms', '_has_new_flow')
+                 'own_norms', 'awaits_norms', '_new_flow')
 
     def __init__(self,
                  slots: Union[Slots, np.ndarray],
@@ -80,14 +80,15 @@ class Entry:
         :attr:`flow`, float32 of shape (B,). None until a gradient at the
         predictions was seen."""
         self.flow: Optional[Tensor] = None
-        """Tensor, optional: Gradient that flows into each loss, of shape (B,).
-        None stands for 1."""
+        """Tensor, optional: Gradient that flowed into each loss, of shape
+        (B,). None stands for 1, or for a division by the stretch."""
         self.own_norms: Optional[Tensor] = None
         """Tensor, optional: Norm of each slot without other terms that use the
         predictions, of shape (B,), to compare with :attr:`norms`."""
         self.awaits_norms = False
         """bool: Whether a backward pass is expected to note the norms."""
-        self._has_new_flow = False
+        # Noted since the last gradient at the predictions.
+        self._new_flow: Optional[Tensor] = None
 
     @property
     def numbers(self) -> np.ndarray:
@@ -97,30 +98,54 @@ class Entry:
 
     def weigh(self, losses: Tensor) -> Tensor:
         """Weigh losses by the weights of the entry, as :func:`weigh_losses`
-        does, and copy them to the scores. Their backward pass notes the flow.
-        """
-        return _WeighAndNote.apply(losses, self)
+        does, and copy them to the scores. If norms are awaited, the backward
+        pass notes the flow."""
+        self.scores.copy_(losses.detach())
+        weighed = weigh_losses(losses, *self.weights)
+        if self.awaits_norms:
+            # What the product passes on, which costs less than a hook at the
+            # tensor and a product of our own.
+            weighed.grad_fn.register_hook(  # type: ignore
+                lambda passed_on, _: self.note_flow(passed_on[0]))
+        return weighed
 
     def note_flow(self, gradient: Tensor) -> None:
         """Note the gradient that flows into each loss, of shape (B,)."""
-        self.flow, self._has_new_flow = _without_graph(gradient), True
+        self._new_flow = _without_graph(gradient)
+
+    def watch(self, predictions: Tensor) -> None:
+        """Await the norms from the gradient at the predictions."""
+        self.awaits_norms = True
+        node, number = predictions.grad_fn, predictions.output_nr
+        if node is None:
+            predictions.register_hook(self.note_gradient)
+        else:
+            # Costs less than a hook at the tensor.
+            node.register_prehook(
+                lambda gradients: self.note_gradient(gradients[number]))
 
     def note_gradient(self, gradient: Optional[Tensor]) -> None:
         """Note the gradient at the predictions, of shape (B, ...), after
         :meth:`note_flow`."""
-        if not self._has_new_flow:
+        flow, self._new_flow = self._new_flow, None
+        if flow is None:
             return
-        self._has_new_flow = self.awaits_norms = False
+        self.awaits_norms = False
         # In a compiled step the predictions are inside the graph, and autograd
         # passes None.
         if gradient is None:
             return
-        norms = row_norms(_without_graph(gradient))
-        if self.views is None or self.flow is None:
-            self.norms = norms
+        gradient = _without_graph(gradient)
+        if self.views is None:
+            self.norms, self.flow = row_norms(gradient), flow
         else:
-            self.norms = torch.div(norms, self.flow, out=self.views.norms)
-            self.flow = None
+            self.norms = row_norms(gradient, out=self.views.norms)
+            self.views.stretch.divide_later(self.views, flow)
+
+    def divide(self) -> None:
+        """Divide the norms that are in rows of a stretch."""
+        if self.views is not None:
+            self.views.stretch.divide()
 
     @property
     def has_other_term(self) -> bool:
@@ -128,6 +153,7 @@ class Entry:
         aren't those of the losses. Waits for the device."""
         if self.own_norms is None or self.norms is None:
             return False
+        self.divide()
         norms = self.norms if self.flow is None else self.norms / self.flow
         own, seen = torch.stack([self.own_norms, norms.abs()]).cpu().numpy()
         known = np.isfinite(own) & np.isfinite(seen) & (own > 0) & (seen > 0)
@@ -135,24 +161,6 @@ class Entry:
             return False
         other = np.abs(seen[known] / own[known] - 1)
         return bool(np.minimum(other, 1).mean() > _LARGEST_ERROR)
-
-
-class _WeighAndNote(torch.autograd.Function):
-    """The Function of :meth:`Entry.weigh`. Each argument costs host time, so
-    the entry is the only one besides the losses."""
-
-    @staticmethod
-    def forward(ctx: Any, losses: Tensor, entry: Entry) -> Tensor:
-        ctx.entry = entry
-        entry.scores.copy_(losses)
-        return losses * entry.weights[0]
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        entry = ctx.entry
-        weighted = gradient * entry.weights[1]
-        entry.note_flow(weighted)
-        return weighted, None
 
 
 def _without_graph(gradient: Tensor) -> Tensor:
@@ -400,6 +408,8 @@ def _awaiting(entries: List[Entry]) -> List[Entry]:
 
 def _rows_of(entries: List[Entry]) -> Tensor:
     """Return the scores and the norms of entries, float32 of shape (2, K)."""
+    for entry in entries:
+        entry.divide()
     scores = torch.cat([entry.scores for entry in entries])
     norms = torch.cat([
         torch.full_like(entry.scores, torch.nan)

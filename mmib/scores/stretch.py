@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The next slots of this rank on the training device."""
-from typing import List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
@@ -11,6 +11,8 @@ from .weigh import to_device
 
 # Batches of a stretch. The views of a batch take about 0.7 kB on the host.
 _NUM_BATCHES = 256
+# Batches whose norms are divided at once.
+_NUM_DIVIDED = 32
 
 
 class Views(NamedTuple):
@@ -77,6 +79,8 @@ class Stretch:
         ]
         # Begin and end of the rows that were written, without gaps.
         self._written: List[List[int]] = []
+        # Rows of norms, and what they are divided by.
+        self._undivided: Dict[int, Tuple[Tensor, Tensor]] = {}
 
     def views(self, slots: Slots) -> Optional[Views]:
         """Return the views of a batch, or None if the batch isn't a part of
@@ -111,6 +115,21 @@ class Stretch:
             self._written.append([begin, end])
         return self._numbers[end - 1] + 1
 
+    def divide_later(self, views: Views, flow: Tensor) -> None:
+        """Divide the norms in some rows by the flow, together with others: a
+        division takes longer to launch than to compute."""
+        # A second backward pass writes the norms anew.
+        self._undivided[views.row] = views.norms, flow
+        if len(self._undivided) >= _NUM_DIVIDED:
+            self.divide()
+
+    def divide(self) -> None:
+        """Divide all norms that were to be divided later."""
+        if self._undivided:
+            norms, flows = zip(*self._undivided.values())
+            torch._foreach_div_(norms, flows)
+            self._undivided.clear()
+
     def written(self) -> List[np.ndarray]:
         """Return the numbers of the slots whose rows were written."""
         numbers = [self._numbers[begin:end] for begin, end in self._written]
@@ -119,6 +138,7 @@ class Stretch:
     def values(self) -> List[Tensor]:
         """Return copies of the rows that were written, float32 of shape
         (2, K)."""
+        self.divide()
         parts = [self._rows[:, begin:end] for begin, end in self._written]
         # Where a loss counts negatively, so does its norm.
         return [torch.stack([scores, norms.abs()]) for scores, norms in parts]

@@ -31,22 +31,6 @@ def is_transformed(tensor: Tensor) -> bool:
             and forward_ad.unpack_dual(tensor).tangent is not None)
 
 
-class _WeighLosses(torch.autograd.Function):
-    """Multiply values by some weights, and their gradients by others."""
-
-    @staticmethod
-    def forward(ctx: Any, losses: Tensor, value_weights: Tensor,
-                gradient_weights: Tensor, reduce: bool) -> Tensor:
-        ctx.gradient_weights = gradient_weights
-        if reduce:
-            return torch.dot(losses, value_weights)
-        return losses * value_weights
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return gradient * ctx.gradient_weights, None, None, None
-
-
 def weigh_losses(losses: Tensor, value_weights: Tensor,
                  gradient_weights: Tensor) -> Tensor:
     """Weigh the losses of images.
@@ -64,14 +48,20 @@ def weigh_losses(losses: Tensor, value_weights: Tensor,
     Returns:
         Tensor: Losses of shape (B,).
     """
-    return _WeighLosses.apply(losses, value_weights, gradient_weights, False)
+    weighed = losses * gradient_weights
+    # The backward pass of a product doesn't read the product, so another value
+    # may take its place. A Function in Python would take twice the time.
+    torch.mul(losses.detach(), value_weights, out=weighed.data)
+    return weighed
 
 
 def weighted_sum(losses: Tensor, value_weights: Tensor,
                  gradient_weights: Tensor) -> Tensor:
     """Return the sum of the weighted losses of :func:`weigh_losses`, in one
-    operation."""
-    return _WeighLosses.apply(losses, value_weights, gradient_weights, True)
+    operation of the graph."""
+    total = torch.dot(losses, gradient_weights)
+    torch.dot(losses.detach(), value_weights, out=total.data)
+    return total
 
 
 class _WeighGradients(torch.autograd.Function):
@@ -125,18 +115,22 @@ def weigh_gradients(
     return _WeighGradients.apply(weights, dim, note, *predictions)
 
 
-def row_norms(gradient: Tensor, dim: int = 0) -> Tensor:
-    """Return the norm of each row of a gradient, float32 of shape (R,)."""
+def row_norms(gradient: Tensor,
+              dim: int = 0,
+              out: Optional[Tensor] = None) -> Tensor:
+    """Return the norm of each row of a gradient, float32 of shape (R,), and
+    write the norms to ``out`` if a tensor is given."""
     num_dims = gradient.dim()
     dim %= num_dims
     if num_dims == 2 and gradient.dtype is torch.float32:
-        return torch.linalg.vector_norm(gradient, 2, 1 - dim)
+        return torch.linalg.vector_norm(gradient, 2, 1 - dim, out=out)
     if num_dims == 1:
         gradient = gradient[:, None]
     others = [d for d in range(gradient.dim()) if d != dim]
     if gradient.dtype in (torch.float16, torch.bfloat16):
         gradient = gradient.float()
-    return torch.linalg.vector_norm(gradient, dim=others).float()
+    norms = torch.linalg.vector_norm(gradient, dim=others).float()
+    return norms if out is None else out.copy_(norms)
 
 
 def own_norms(losses: Tensor, weights: Tensor,

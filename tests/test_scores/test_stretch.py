@@ -46,10 +46,12 @@ class Visited:
         self.log.record(entry)
         self.open.append(entry)
 
-    def backward(self, number, flow, gradient):
-        entry = self.open.pop(number)
+    def backward(self, number, flow, gradient, stays_open):
+        entry = self.open[number] if stays_open else self.open.pop(number)
         entry.note_flow(flow)
         entry.note_gradient(gradient)
+        # As of a gradient at the losses alone.
+        entry.note_flow(2 * flow)
 
     def merge(self, first, position):
         merged = self.log.merge(first, position, 0)
@@ -80,7 +82,7 @@ OPERATIONS = st.lists(
 @settings(max_examples=200)
 def test_a_stretch_is_a_list_of_entries(operations, world_size, scale):
     """Parts and permutations of batches, slots that are visited again, late
-    backward passes, plans that meet within a batch, and merges."""
+    and second backward passes, plans that meet within a batch, and merges."""
     stream, world = stream_of(6), World(0, world_size)
     one, other = Visited(True), Visited(False)
     numbers = iter(range(1, 10**6))
@@ -104,10 +106,11 @@ def test_a_stretch_is_a_list_of_entries(operations, world_size, scale):
         elif name == 'backward':
             if number < len(one.open):
                 size = len(one.open[number].scores)
-                flow = scale * torch.linspace(1, 2, size)
+                # Of another size in each backward pass.
+                flow = next(numbers) * scale * torch.linspace(1, 2, size)
                 gradient = torch.arange(1., 1 + 3 * size).view(size, 3)
                 for each in (one, other):
-                    each.backward(number, flow, gradient)
+                    each.backward(number, flow, gradient, what)
         else:
             first = stream.position if number else stream.first
             merged = [

@@ -33,6 +33,7 @@ def test_losses_of_images(rows):
         np.arange(len(losses)),
         torch.zeros_like(losses.detach()),
         weights=(value_weights, gradient_weights))
+    entry.awaits_norms = True
     for weigh in (entry.weigh,
                   functools.partial(
                       weigh_losses,
@@ -44,7 +45,8 @@ def test_losses_of_images(rows):
         assert torch.equal(entry.scores, losses.detach())
         weighted.backward(above)
         assert torch.equal(losses.grad, above * gradient_weights)
-        assert torch.equal(entry.flow, losses.grad)
+    entry.note_gradient(losses.detach())
+    assert torch.equal(entry.flow, losses.grad)
 
 
 @given(ROWS, NUMBERS)

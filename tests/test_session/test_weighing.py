@@ -79,6 +79,27 @@ def test_norms_of_each_reduction(reduce):
     check_norms(trainer.session, expected)
 
 
+@pytest.mark.parametrize('kind', ['leaf', 'split', 'in place'])
+def test_norms_at_predictions_of_each_kind(kind):
+    """A leaf, one of several outputs of an operation, and tensors that are
+    changed in place before the backward pass."""
+    trainer, expected = pruned(), {}
+    for slots, (inputs, labels, images) in trainer.audit.loader(20):
+        logits = trainer.model(inputs)
+        if kind == 'leaf':
+            logits = logits.detach().requires_grad_()
+        elif kind == 'split':
+            _, logits = torch.cat([2 * logits, logits], 1).split(3, 1)
+        losses = F.cross_entropy(logits, labels, reduction='none')
+        expected |= true_norms(slots, losses, logits)
+        weighed = trainer.session.weigh(losses, slots, logits)
+        if kind == 'in place':
+            logits.zero_()
+            weighed *= torch.linspace(1, 9, len(slots))
+        weighed.mean().backward()
+    check_norms(trainer.session, expected)
+
+
 def test_norms_with_accumulation():
     """Of batches in parts, with one backward for each and for all."""
     trainer, expected = pruned(), {}
