@@ -264,10 +264,9 @@ class Session:
                predictions: Optional[Tensor]) -> None:
         if (type(losses) is Tensor and isinstance(slots, Slots)
                 and self._dealer.may_weigh(slots)
-                and losses.dim() == 1 and losses.size(0) == len(slots)
+                and losses.shape == (len(slots), )
                 and (predictions is None or type(predictions) is Tensor
-                     and predictions.dim()
-                     and predictions.size(0) == len(slots))):
+                     and predictions.shape[:1] == losses.shape)):
             return
         for name, tensor in (('losses', losses), ('predictions', predictions)):
             if type(tensor).__name__ == 'DTensor':
