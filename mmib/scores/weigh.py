@@ -50,18 +50,31 @@ def weigh_losses(losses: Tensor, value_weights: Tensor,
     """
     weighed = losses * gradient_weights
     # The backward pass of a product doesn't read the product, so another value
-    # may take its place. A Function in Python would take twice the time.
+    # may take its place. A Function in Python would dispatch three operations
+    # less, and take twice the time.
     torch.mul(losses.detach(), value_weights, out=weighed.data)
     return weighed
+
+
+class _WeightedSum(torch.autograd.Function):
+    """The sum of values by some weights, and its gradient by others."""
+
+    @staticmethod
+    def forward(ctx: Any, losses: Tensor, value_weights: Tensor,
+                gradient_weights: Tensor) -> Tensor:
+        ctx.gradient_weights = gradient_weights
+        return torch.dot(losses, value_weights)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient * ctx.gradient_weights, None, None
 
 
 def weighted_sum(losses: Tensor, value_weights: Tensor,
                  gradient_weights: Tensor) -> Tensor:
     """Return the sum of the weighted losses of :func:`weigh_losses`, in one
-    operation of the graph."""
-    total = torch.dot(losses, gradient_weights)
-    torch.dot(losses.detach(), value_weights, out=total.data)
-    return total
+    operation."""
+    return _WeightedSum.apply(losses, value_weights, gradient_weights)
 
 
 class _WeighGradients(torch.autograd.Function):

@@ -213,7 +213,7 @@ class DrivenRun:
                 slots.numbers,
                 torch.empty(len(losses)),
                 weights=weights_of(slots, losses.device))
-            predictions.register_hook(entry.note_gradient)
+            entry.watch(predictions)
             entry.weigh(losses).mean().backward()
             run.log.record(entry)
         self.num_steps += 1
