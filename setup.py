@@ -55,8 +55,8 @@ setup(
     name='mmib',
     version=re.search(r"__version__ = '(.+)'", read('mmib',
                                                     'version.py')).group(1),
-    description='InfoBatch, unbiased dynamic data pruning, for MMEngine: '
-    'MMSegmentation, MMPretrain, MMDetection and any model',
+    description='InfoBatch, unbiased dynamic data pruning, and rankings of '
+    'wrong labels, for MMSegmentation, MMPretrain, MMDetection and PyTorch',
     long_description=readme(),
     long_description_content_type='text/markdown',
     author='mmib contributors',
