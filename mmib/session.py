@@ -26,7 +26,6 @@ from .scores.worth import VarianceRatio
 from .stop import StopSignal
 from .stream.schedule import Schedule, check_fractions
 from .stream.slots import Slots
-from .stream.stream import Dealt
 
 
 class Session:
@@ -135,9 +134,6 @@ class Session:
             normalize)
         self._dealer = Dealer(self._run, _ranks_of(rank, num_replicas))
         self._stop: Optional[StopSignal] = None
-        # In one batch of each plan, the gradient at the predictions is
-        # compared with the gradient of the losses alone.
-        self._probed_plan: Optional[Dealt] = None
 
     def loader(self,
                batch_size: int = 1,
@@ -240,12 +236,12 @@ class Session:
             return losses
         entry = log.entry_for(slots, losses)
         if predictions is not None and predictions.requires_grad:
-            plan = self._run.stream.current
-            if plan is not self._probed_plan:
-                self._probed_plan = plan
+            if log.wants_probe:
+                # To compare the gradient at the predictions with the gradient
+                # of the losses alone.
                 entry.own_norms = own_norms(losses, entry.weights[1],
                                             predictions)
-                log.probe = entry
+                log.probe, log.wants_probe = entry, False
             entry.watch(predictions)
         weighed = entry.weigh(losses)
         log.record(entry)

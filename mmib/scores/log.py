@@ -100,8 +100,8 @@ class Entry:
         """Weigh losses by the weights of the entry, as :func:`weigh_losses`
         does, and copy them to the scores. If norms are awaited, the backward
         pass notes the flow."""
-        self.scores.copy_(losses.detach())
-        weighed = weigh_losses(losses, *self.weights)
+        relative_weights, weights = self.weights
+        weighed = weigh_losses(losses, relative_weights, weights, self.scores)
         if self.awaits_norms:
             # What the product passes on, which costs less than a hook at the
             # tensor and a product of our own.
@@ -215,6 +215,8 @@ class VisitLog:
         this rank. No norm is known then."""
         self.probe: Optional[Entry] = None
         """Entry, optional: The newest entry with :attr:`Entry.own_norms`."""
+        self.wants_probe = True
+        """bool: Whether no entry since the last merge was made a probe."""
         # Entries whose scores were merged before their backward pass.
         self._late: List[Entry] = []
         self._clear()
@@ -390,6 +392,7 @@ class VisitLog:
         for stretch in self._stretches:
             stretch.close()
         self._clear()
+        self.wants_probe = True
         # The stream still has their slots.
         self._late = [
             entry for entry in waiting if (entry.numbers >= first).all()

@@ -31,8 +31,10 @@ def is_transformed(tensor: Tensor) -> bool:
             and forward_ad.unpack_dual(tensor).tangent is not None)
 
 
-def weigh_losses(losses: Tensor, value_weights: Tensor,
-                 gradient_weights: Tensor) -> Tensor:
+def weigh_losses(losses: Tensor,
+                 value_weights: Tensor,
+                 gradient_weights: Tensor,
+                 scores: Optional[Tensor] = None) -> Tensor:
     """Weigh the losses of images.
 
     The value of a loss is multiplied by the relative weight of the image, and
@@ -44,15 +46,20 @@ def weigh_losses(losses: Tensor, value_weights: Tensor,
         losses (Tensor): Loss of each image, of shape (B,).
         value_weights (Tensor): Relative weight of each image, of shape (B,).
         gradient_weights (Tensor): Weight of each image, of shape (B,).
+        scores (Tensor, optional): Where to copy the raw losses, of shape (B,).
+            Defaults to None.
 
     Returns:
         Tensor: Losses of shape (B,).
     """
+    values = losses.detach()
+    if scores is not None:
+        scores.copy_(values)
     weighed = losses * gradient_weights
     # The backward pass of a product doesn't read the product, so another value
     # may take its place. A Function in Python would dispatch three operations
     # less, and take twice the time.
-    torch.mul(losses.detach(), value_weights, out=weighed.data)
+    torch.mul(values, value_weights, out=weighed.data)
     return weighed
 
 
