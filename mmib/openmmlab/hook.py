@@ -212,7 +212,7 @@ class InfoBatchHook(Hook):
             ema=task.ema if self.ema is None else self.ema,
             normalize=mean_weight.is_one,
             score=task.score,
-            times=iterations.of_visits,
+            visited_at=iterations.of_visits,
             every_rank_trains=True,
             observers=self.plan_observers)
         self._iterations = iterations

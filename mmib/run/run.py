@@ -63,8 +63,8 @@ class Run:
             that is loaded. Defaults to False.
         score (str): What the score of a visit is: ``'loss'``, or
             ``'gradient'``, the norm of the gradient. Defaults to ``'loss'``.
-        times (Callable, optional): ``times(numbers)`` returns the time of the
-            visit of each slot, from 1, integers of shape (K,). If None, the
+        visited_at (Callable, optional): ``visited_at(numbers)`` returns when
+            each slot is visited, from 1, integers of shape (K,). If None, the
             slots until the visit. Defaults to None.
         every_rank_trains (bool): Whether every rank trains on each of its
             batches, as in MMEngine's loops. If not, a rank may skip batches,
@@ -86,7 +86,7 @@ class Run:
             ema: float = 0.,
             normalize: Optional[bool] = False,
             score: str = 'loss',
-            times: Optional[Callable[[np.ndarray], np.ndarray]] = None,
+            visited_at: Optional[Callable[[np.ndarray], np.ndarray]] = None,
             every_rank_trains: bool = False,
             observers: Sequence[Callable] = (),
     ) -> None:
@@ -109,7 +109,7 @@ class Run:
         self.checksum = 0
         """int: CRC-32 of all plans that pruned."""
         self.warn, self._observers = warn, observers
-        self._times = times or _slots_until
+        self._visited_at = visited_at or _slots_until
         self._every_rank_trains = every_rank_trains
         self._said: Set[str] = set()  # Warnings that are shown once.
         self.world = World()
@@ -303,7 +303,7 @@ class Run:
         # Where every rank trains on each batch, all ranks have visits or none
         # has, and annealing needs no collective.
         if not self._every_rank_trains or len(self.log):
-            merged = self.log.merge(stream.first, stream.position,
+            merged = self.log.merge(stream.known_from, stream.position,
                                     self.checksum, self.world)
             stream.advance(merged.position)
             table.count_visits(stream.at(merged.unscored).indices)
@@ -325,8 +325,8 @@ class Run:
             if self.lacks_norms:
                 norms = np.full_like(norms, np.nan) if is_negative else scores
             slots = stream.at(numbers)
-            times = np.minimum(self._times(numbers), _LARGEST)
-            table.add(slots, times.astype(np.int32), scores, norms)
+            visited_at = np.minimum(self._visited_at(numbers), _LARGEST)
+            table.add(slots, visited_at.astype(np.int32), scores, norms)
         if not self.lacks_norms:
             table.add_late(stream.at(merged.late_numbers), merged.late_norms)
         total = table.non_finite

@@ -120,15 +120,15 @@ class ImageTable:
         else:
             self.pruned += is_pruned
 
-    def add(self, slots: Columns, times: np.ndarray, scores: np.ndarray,
+    def add(self, slots: Columns, visited_at: np.ndarray, scores: np.ndarray,
             norms: np.ndarray) -> None:
         """Count visits, and add them to the scores, the averages and the sums.
 
         Args:
             slots (Columns): Slots with a score, of all ranks, in the order of
                 the stream, of shape (K,).
-            times (np.ndarray): Time of each visit, from 1, int32 of shape
-                (K,).
+            visited_at (np.ndarray): When each slot was visited, from 1, int32
+                of shape (K,), for ``last_visit``.
             scores (np.ndarray): Raw score of each visit, float32 of shape
                 (K,).
             norms (np.ndarray): Norm of each visit, float32 of shape (K,).
@@ -142,7 +142,7 @@ class ImageTable:
         self.non_finite += int((counts & ~finite).sum())
         images = self._images_of(slots.indices)
         np.add.at(self.visits, images, _ONE)
-        is_first = self._score(images, counts & finite, scores, times)
+        is_first = self._score(images, counts & finite, scores, visited_at)
         counts &= (
             finite & np.isfinite(norms) & ~is_first & (slots.tiers > 0) &
             (slots.weights > 0))
@@ -176,13 +176,13 @@ class ImageTable:
                                     int(slots.tiers.max(initial=0)), self.sums)
 
     def _score(self, images: np.ndarray, counts: np.ndarray,
-               scores: np.ndarray, times: np.ndarray) -> np.ndarray:
+               scores: np.ndarray, visited_at: np.ndarray) -> np.ndarray:
         """Update the scores of the visits that count. Return whether each
         visit is the first visit of its image."""
         are_first = np.empty(len(images), bool)
         all_count, share = counts.all(), np.float32(self.ema or AVERAGE)
         for rows in rounds(images):
-            of, new, now = images[rows], scores[rows], times[rows]
+            of, new, now = images[rows], scores[rows], visited_at[rows]
             known = self._records[of]
             is_first = are_first[rows] = known['last_visit'] == 0
             if not all_count:

@@ -184,8 +184,8 @@ class PlanInStream(Protocol):
     """A plan in a stream, see :class:`~mmib.stream.stream.Dealt`."""
 
     @property
-    def start(self) -> int:
-        """int: Number of the first slot."""
+    def known_from(self) -> int:
+        """int: Number of the first slot that is known."""
 
     @property
     def end(self) -> int:
@@ -199,7 +199,8 @@ def columns_of(plans: Sequence[PlanInStream], numbers: range) -> Columns:
     """Return the slots of some plans with these numbers."""
     parts = []
     for plan in plans:
-        low, high = max(numbers.start, plan.start), min(numbers.stop, plan.end)
+        low, high = max(numbers.start,
+                        plan.known_from), min(numbers.stop, plan.end)
         low += (numbers.start - low) % numbers.step
         if low < high:
             parts.append(plan.slots(low, high, numbers.step))

@@ -30,9 +30,9 @@ class Dealt:
             pass, packed by :func:`np.packbits`, uint8. None for a full plan.
         record (Any): What else is known of the plan. The stream doesn't read
             the record.
-        start (int): Number of the first slot in ``columns``. After a resume,
-            the slots before are gone.
-        columns (Columns): The slots from ``start`` on.
+        known_from (int): Number of the first slot in ``columns``. After a
+            resume, the slots before are gone.
+        columns (Columns): The slots from ``known_from`` on.
     """
 
     first_slot: int
@@ -42,13 +42,13 @@ class Dealt:
     mean_weight: np.float32
     keeps: Optional[np.ndarray]
     record: Any
-    start: int
+    known_from: int
     columns: Columns
 
     @property
     def end(self) -> int:
         """int: Number of the first slot after the plan."""
-        return self.start + len(self.columns.indices)
+        return self.known_from + len(self.columns.indices)
 
     def covered_at(self, slot: int, pass_length: int) -> float:
         """Return the slots that are covered until a slot of the plan. A plan
@@ -61,7 +61,7 @@ class Dealt:
         """Return the slots with the numbers ``begin, begin + step, ...`` below
         ``end``."""
         return self.columns.at(
-            slice(begin - self.start, end - self.start, step))
+            slice(begin - self.known_from, end - self.known_from, step))
 
 
 class Rest(NamedTuple):
@@ -115,9 +115,9 @@ class Stream:
         so that :meth:`Session.weigh` refuses slots with the old numbers."""
 
     @property
-    def first(self) -> int:
+    def known_from(self) -> int:
         """int: Number of the first slot that the stream keeps."""
-        return self.plans[0].start if self.plans else self.position
+        return self.plans[0].known_from if self.plans else self.position
 
     @property
     def end(self) -> int:
@@ -210,15 +210,17 @@ class Stream:
         if number < self.end:
             self.numbering = object()
             for plan in self.plans:
-                first = max(plan.first_slot + plan.kept, plan.start, number)
+                first = max(plan.first_slot + plan.kept, plan.known_from,
+                            number)
                 self.repeated -= max(plan.end - first, 0)
             # A plan without any slot goes, but one plan is always there.
             self.plans = [
                 replace(
                     plan,
-                    columns=plan.slots(plan.start, max(number, plan.start)))
+                    columns=plan.slots(plan.known_from,
+                                       max(number, plan.known_from)))
                 for plan in self.plans
-                if plan.start < number or plan is self.plans[0]
+                if plan.known_from < number or plan is self.plans[0]
             ]
 
     def rest_for(self, step: StepSize, rng: np.random.Generator, world: World,
@@ -280,7 +282,7 @@ class Stream:
         # A user's policy may draw an image twice. The slots before the
         # position don't count, because they are gone after a resume.
         left_out = self._mask(rest.indices) & ~self._mask(left.indices)
-        done = plan.slots(plan.start, max(self.position, plan.start))
+        done = plan.slots(plan.known_from, max(self.position, plan.known_from))
         self.numbering = object()
         self._replace_newest(
             done.followed_by(left),
@@ -316,7 +318,7 @@ class Stream:
             return columns_of(self.plans, range(begin, end))
         bounds = np.searchsorted(numbers, [plan.end for plan in self.plans])
         return Columns.joined([
-            plan.columns.at(numbers[low:high] - plan.start)
+            plan.columns.at(numbers[low:high] - plan.known_from)
             for plan, low, high in zip(self.plans, [0, *bounds], bounds)
             if low < high
         ])
@@ -348,7 +350,7 @@ class Stream:
         last = begin + size * world.size
         plans = [
             plan for plan in self.plans
-            if plan.start < max(last, begin + 1) and begin < plan.end
+            if plan.known_from < max(last, begin + 1) and begin < plan.end
         ]
         own = range(begin + world.rank, last, world.size)
         annealing = bool(plans) and plans[0].annealing
@@ -374,7 +376,7 @@ class Stream:
                     mean_weight=float(plan.mean_weight),
                     keeps=None
                     if plan.keeps is None else torch.from_numpy(plan.keeps),
-                    size=plan.end - max(plan.start, self.position))
+                    size=plan.end - max(plan.known_from, self.position))
                 for plan in plans
             ],
             **{

@@ -25,7 +25,7 @@ class DrivenIterations(DrivenRun):
         return self.iterations.schedule
 
     def more_arguments(self):
-        return dict(times=self.iterations.of_visits)
+        return dict(visited_at=self.iterations.of_visits)
 
     def _iters_of(self, slots):
         """The length of a data loader with so many slots."""

@@ -514,8 +514,8 @@ def norms_of(rank, results):
         weighed = audit.session.weigh(losses, slots, logits)
         (128 * weighed.sum() / (1 + rank)).backward()
     run = audit.run
-    merged = run.log.merge(run.stream.first, run.stream.position, run.checksum,
-                           World(rank, 2))
+    merged = run.log.merge(run.stream.known_from, run.stream.position,
+                           run.checksum, World(rank, 2))
     results[rank] = merged, truth
 
 

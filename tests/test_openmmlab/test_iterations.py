@@ -46,7 +46,7 @@ def test_epochs_slot_by_slot(epochs, size, begin, drop_last):
         stream.deal(plan, length)
         if merges:
             stream.forget_trained()
-            first = stream.first
+            first = stream.known_from
             expected = {
                 slot: value
                 for slot, value in expected.items() if slot >= first
@@ -91,7 +91,7 @@ def test_many_short_epochs_between_two_merges():
         iterations.schedule,
         warn=print,
         seed=0,
-        times=iterations.of_visits,
+        visited_at=iterations.of_visits,
         every_rank_trains=True)
     expected, iteration = np.zeros(10, int), 0
     for epoch in range(2501):

@@ -254,7 +254,7 @@ def test_memory_does_not_grow():
     for _ in range(300):
         head(issued, 10)
         take(sampler, run, 10)
-        assert run.stream.end - run.stream.first <= 200
+        assert run.stream.end - run.stream.known_from <= 200
 
 
 # By epochs -----------------------------------------------------------------

@@ -505,7 +505,7 @@ def known_of(run):
     return dict(
         arrays,
         position=run.stream.position,
-        first=run.stream.first,
+        first=run.stream.known_from,
         lacks_norms=run.lacks_norms)
 
 

@@ -90,7 +90,7 @@ def test_a_stretch_is_a_list_of_entries(operations, world_size, scale):
         if name in ('visit', 'again'):
             begin = stream.position
             if name == 'again':
-                begin = max(begin - number * world_size, stream.first)
+                begin = max(begin - number * world_size, stream.known_from)
             size = min(number, (stream.end - begin) // world_size)
             if size < 2:
                 continue
@@ -112,7 +112,7 @@ def test_a_stretch_is_a_list_of_entries(operations, world_size, scale):
                 for each in (one, other):
                     each.backward(number, flow, gradient, what)
         else:
-            first = stream.position if number else stream.first
+            first = stream.position if number else stream.known_from
             merged = [
                 each.merge(first, stream.position) for each in (one, other)
             ]

@@ -37,7 +37,8 @@ def pruned(policy=RandomPruning(0.5), **kwargs):
 def norms_of(session):
     """Norm of each slot since visits were merged."""
     run = session._run
-    merged = run.log.merge(run.stream.first, run.stream.position, run.checksum)
+    merged = run.log.merge(run.stream.known_from, run.stream.position,
+                           run.checksum)
     numbers = np.concatenate([merged.numbers, merged.late_numbers])
     norms = np.concatenate([merged.norms, merged.late_norms])
     assert len({*numbers.tolist()}) == len(numbers)

@@ -38,13 +38,13 @@ class Model:
     mean_weight: np.float32
     keeps: np.ndarray
     record: int
-    start: int
+    known_from: int
     rows: list
     is_whole: bool
 
     @property
     def end(self):
-        return self.start + len(self.rows)
+        return self.known_from + len(self.rows)
 
     def covered_at(self, slot):
         done = (slot - self.first_slot) / max(self.kept, 1)
@@ -66,8 +66,8 @@ class Models:
         return [*self.plans[:1], *begun][-1] if self.plans else None
 
     @property
-    def first(self):
-        return self.plans[0].start if self.plans else self.position
+    def known_from(self):
+        return self.plans[0].known_from if self.plans else self.position
 
     @property
     def end(self):
@@ -79,7 +79,7 @@ class Models:
 
     @property
     def rest(self):
-        return self.rows[self.position - self.first:]
+        return self.rows[self.position - self.known_from:]
 
     def place(self, plan, slot):
         if plan is None:
@@ -90,7 +90,7 @@ class Models:
         while self.plans and self.end > max(number, self.position):
             last = self.plans[-1]
             self.repeated -= last.end > max(last.first_slot + last.kept,
-                                            last.start)
+                                            last.known_from)
             last.is_whole = False
             if last.rows:
                 last.rows = last.rows[:-1]
@@ -110,20 +110,20 @@ def mask_of(rows):
 def check(stream, models):
     """Compare a stream with its model in all that can be asked of a stream."""
     assert stream.position == models.position
-    assert (stream.first, stream.end) == (models.first, models.end)
+    assert (stream.known_from, stream.end) == (models.known_from, models.end)
     assert stream.left == models.end - models.position == len(models.rest)
     assert rows_of(stream.slots_left()) == models.rest
     assert len(stream.plans) == len(models.plans)
     for plan, model in zip(stream.plans, models.plans):
         for name in ('first_slot', 'covered', 'kept', 'annealing',
-                     'mean_weight', 'record', 'start', 'end'):
+                     'mean_weight', 'record', 'known_from', 'end'):
             assert getattr(plan, name) == getattr(model, name), name
         assert (plan.keeps is None) == (model.keeps is None)
         assert plan.keeps is None or (plan.keeps == model.keeps).all()
         assert rows_of(plan.columns) == model.rows
         for column, empty in zip(plan.columns, Columns()):
             assert column.dtype == empty.dtype
-        for slot in {plan.start, plan.end}:
+        for slot in {plan.known_from, plan.end}:
             assert plan.covered_at(slot, SIZE) == model.covered_at(slot)
     newest, current = (models.plans or [None])[-1], models.current
     for found, model in ((stream.newest, newest), (stream.current, current)):
@@ -136,7 +136,7 @@ def check(stream, models):
 
 def check_slots(stream, models, rng, number):
     """Compare some of the slots."""
-    rows, first = models.rows, models.first
+    rows, first = models.rows, models.known_from
     numbers = np.flatnonzero(rng.random(len(rows)) < rng.choice([0.2, 1.]))
     assert rows_of(stream.at(first +
                              numbers)) == [rows[row] for row in numbers]
@@ -146,7 +146,7 @@ def check_slots(stream, models, rng, number):
         if begin <= plan.first_slot < begin + number
     ]
     after, of_begin = rows[begin - first:], [
-        plan for plan in models.plans if plan.start <= begin < plan.end
+        plan for plan in models.plans if plan.known_from <= begin < plan.end
     ]
     size = int(rng.integers(1, 4))
     for rank in range(size):
@@ -214,7 +214,7 @@ def fit(stream, models, rng, step, world, seed):
     assert (fitted.left_out is not None) == (tail > 0)
     assert chooser.bit_generator.state == state
     assert (fitted.rng.bit_generator.state == state) == (tail == 0)
-    newest.rows = newest.rows[:models.position + len(own) - newest.start]
+    newest.rows = newest.rows[:models.position + len(own) - newest.known_from]
     if tail:
         scale = len(own) / len(left) if newest.mean_weight != 1 else 1.
         assert fitted.scale == scale
@@ -313,8 +313,9 @@ def test_a_stream_is_a_list(operations, begin, seed, world, drop_last):
             while models.plans and models.plans[0] is not models.current:
                 models.plans.pop(0)
             for plan in models.plans:
-                done = max(models.position - plan.start, 0)
-                plan.rows, plan.start = plan.rows[done:], plan.start + done
+                done = max(models.position - plan.known_from, 0)
+                plan.rows, plan.known_from = plan.rows[
+                    done:], plan.known_from + done
         assert (stream.numbering is numbering) == keeps_numbers
         check(stream, models)
         check_slots(stream, models, rng, number)
@@ -409,7 +410,7 @@ def test_one_plan_is_always_there():
     other.load_state_dict(stream.state_dict(), ['over', 'next'])
     for number in (9, 8):
         other.drop_from(number)
-        assert (other.first, other.end) == (8, number)
+        assert (other.known_from, other.end) == (8, number)
         assert other.current.record == 'over'
     assert [plan.record for plan in other.plans] == ['over']
     assert other.place == other.end_place == (8, SIZE)

@@ -101,7 +101,7 @@ class Iterations:
         """Note that an epoch, or the rest of an epoch, begins at the position
         of a stream after so many iterations, and has ``iters`` iterations."""
         marks = [*self._marks, Mark(stream.position, iteration, iters)]
-        while len(marks) > 1 and marks[1].slot <= stream.first:
+        while len(marks) > 1 and marks[1].slot <= stream.known_from:
             marks.pop(0)
         self._marks = marks
 
