@@ -437,7 +437,9 @@ class Dealer:
         self._is_in_use = True
         self._num_unweighed = 0
         cursor = self._cursor
-        if cursor is not None and (slots.first
+        # Equal until the first batch is weighed, and again after the end.
+        if cursor is not None and (cursor.has_weighed_first == cursor.has_ended
+                                   and slots.first
                                    == cursor.begin + self._run.world.rank):
             self._note_first_batch(cursor)
         self._weighed_until = max(slots.end, self._weighed_until)
@@ -449,10 +451,8 @@ class Dealer:
     def _note_first_batch(self, cursor: Cursor) -> None:
         """Note that the first batch of an iterator was weighed. Warn if the
         batch comes again after the end of the iterator."""
-        if not cursor.has_ended:
-            cursor.has_weighed_first = True
-        elif cursor.has_weighed_first:
-            cursor.has_weighed_first = False
+        cursor.has_weighed_first = not cursor.has_ended
+        if cursor.has_ended:
             self._run.warn(
                 'batches of an iterator that has ended are trained on again, '
                 'as with `itertools.cycle(loader)`, which keeps the batches of'

@@ -61,22 +61,24 @@ class Stretch:
                  has_mean_factors: bool = False) -> None:
         self._numbers, columns = slots.ahead(_NUM_BATCHES)
         self._numbering, self._batch_size = slots.numbering, len(slots)
+        size = self._batch_size
         weights = np.stack([columns.relative_weights, columns.weights])
-        size = np.float32(self._batch_size)
-        self._weights = to_device(
-            np.concatenate([weights, weights /
-                            size]) if has_mean_factors else weights, device)
+        if has_mean_factors:
+            weights = np.concatenate([weights, weights / np.float32(size)])
+        self._weights = to_device(weights, device)
         self._rows = torch.full((2, len(self._numbers)),
                                 torch.nan,
                                 device=device)
-        # The views of all batches, in few calls.
+        # The views of all whole batches, in few calls.
         relative, full, *factors = self._weights.unbind()
         rows = (relative, full, *self._rows.unbind(), *factors)
-        self._views = [
-            Views._make([*each[:4], self, i * self._batch_size, each[4:]])
-            for i, each in enumerate(
-                zip(*(row.split(self._batch_size) for row in rows)))
-        ]
+        batches = zip(*(row.split(size) for row in rows))
+        begins = range(0, len(self._numbers) - size + 1, size)
+        self._views: Dict[range, Views] = {
+            self._numbers[row:row + size]: Views._make(
+                [*each[:4], self, row, each[4:]])
+            for row, each in zip(begins, batches)
+        }
         # Begin and end of the rows that were written, without gaps.
         self._written: List[List[int]] = []
         # Rows of norms, and what they are divided by.
@@ -88,13 +90,14 @@ class Stretch:
         own, numbers = slots.in_row, self._numbers
         if not own or slots.numbering is not self._numbering:
             return None
+        views = self._views.get(own)
+        if views is not None:
+            return views
         row, offset = divmod(own.start - numbers.start, numbers.step)
         size = len(own)
         if (offset or row < 0 or row + size > len(numbers)
                 or own.step != numbers.step):
             return None
-        if size == self._batch_size and row % size == 0:
-            return self._views[row // size]
         rows = (*self._weights[:2], *self._rows)
         return Views._make(
             [*(each[row:row + size] for each in rows), self, row, ()])
@@ -153,6 +156,7 @@ def weights_of(slots: Slots, device: torch.device) -> Tensor:
 def cuda_stream_of(device: torch.device) -> int:
     """Return the CUDA stream on which a device computes now. What a stream has
     written, another stream may not see yet."""
-    if device.type != 'cuda':
+    # Asking for the type takes longer.
+    if device.index is None or device.type != 'cuda':
         return 0
     return torch.cuda.current_stream(device).cuda_stream
