@@ -19,7 +19,6 @@ from .run.explain import Explanation
 from .run.mean_weight import mean_weight_for
 from .run.run import Run
 from .scores.compiled import weigh_in_graph
-from .scores.stretch import weights_of
 from .scores.table import check_ema
 from .scores.weigh import is_transformed, own_norms, weigh_losses
 from .scores.worth import VarianceRatio
@@ -225,7 +224,8 @@ class Session:
         if torch._C._current_graph_task_id() != -1 and log.has_visited(slots):
             # A checkpointed function is computed again in the backward pass.
             # The first call has logged the visits, and sees the norms.
-            return weigh_losses(losses, *weights_of(slots, losses.device))
+            return weigh_losses(losses,
+                                *log.weights_again(slots, losses.device))
         if losses.dtype in (torch.float16, torch.bfloat16):
             losses = losses.float()
         if len(slots) == 0:  # Of a mask that chooses nothing.
@@ -242,7 +242,8 @@ class Session:
                 entry.own_norms = own_norms(losses, entry.weights[1],
                                             predictions)
                 log.probe, log.wants_probe = entry, False
-            entry.watch(predictions)
+            entry.awaits_norms = True
+            predictions.register_hook(entry.note_gradient)
         weighed = entry.weigh(losses)
         log.record(entry)
         return weighed

@@ -46,9 +46,8 @@ class Entry:
     :meth:`VisitLog.entry_for` makes an entry in a step. The backward pass
     calls :meth:`note_flow` and then :meth:`note_gradient`. An entry with views
     leaves its scores and norms in the rows of a stretch. The log packs the
-    rows of other entries. Both divide the norms of many entries at once. An
-    entry whose backward pass follows after a merge stays with the log until
-    its norms are known.
+    rows of other entries, many at once. An entry whose backward pass follows
+    after a merge stays with the log until its norms are known.
 
     Args:
         slots (Slots or np.ndarray): The slots, or the number of each slot,
@@ -64,8 +63,8 @@ class Entry:
             to None.
     """
 
-    __slots__ = ('_slots', 'scores', 'norms', 'views', 'weights', 'flow',
-                 'own_norms', 'awaits_norms', '_new_flow')
+    __slots__ = ('_slots', 'scores', 'norms', 'views', 'weights', 'own_norms',
+                 'awaits_norms', '_flow')
 
     def __init__(self,
                  slots: Union[Slots, np.ndarray],
@@ -76,19 +75,15 @@ class Entry:
         self._slots = slots
         self.scores, self.views, self.weights = scores, views, weights
         self.norms = norms
-        """Tensor, optional: Norm of each slot, still to be divided by
-        :attr:`flow`, float32 of shape (B,). None until a gradient at the
-        predictions was seen."""
-        self.flow: Optional[Tensor] = None
-        """Tensor, optional: Gradient that flowed into each loss, of shape
-        (B,). None stands for 1, or for a division by the stretch."""
+        """Tensor, optional: Norm of each slot, float32 of shape (B,). None
+        until a gradient at the predictions was seen."""
         self.own_norms: Optional[Tensor] = None
         """Tensor, optional: Norm of each slot without other terms that use the
         predictions, of shape (B,), to compare with :attr:`norms`."""
         self.awaits_norms = False
         """bool: Whether a backward pass is expected to note the norms."""
         # Noted since the last gradient at the predictions.
-        self._new_flow: Optional[Tensor] = None
+        self._flow: Optional[Tensor] = None
 
     @property
     def numbers(self) -> np.ndarray:
@@ -109,25 +104,15 @@ class Entry:
                 lambda passed_on, _: self.note_flow(passed_on[0]))
         return weighed
 
-    def note_flow(self, gradient: Tensor) -> None:
-        """Note the gradient that flows into each loss, of shape (B,)."""
-        self._new_flow = _without_graph(gradient)
-
-    def watch(self, predictions: Tensor) -> None:
-        """Await the norms from the gradient at the predictions."""
-        self.awaits_norms = True
-        node, number = predictions.grad_fn, predictions.output_nr
-        if node is None:
-            predictions.register_hook(self.note_gradient)
-        else:
-            # Costs less than a hook at the tensor.
-            node.register_prehook(
-                lambda gradients: self.note_gradient(gradients[number]))
+    def note_flow(self, gradient: Optional[Tensor]) -> None:
+        """Note the gradient that flows into each loss, of shape (B,), or that
+        none flows."""
+        self._flow = gradient
 
     def note_gradient(self, gradient: Optional[Tensor]) -> None:
         """Note the gradient at the predictions, of shape (B, ...), after
         :meth:`note_flow`."""
-        flow, self._new_flow = self._new_flow, None
+        flow, self._flow = self._flow, None
         if flow is None:
             return
         self.awaits_norms = False
@@ -135,17 +120,9 @@ class Entry:
         # passes None.
         if gradient is None:
             return
-        gradient = _without_graph(gradient)
-        if self.views is None:
-            self.norms, self.flow = row_norms(gradient), flow
-        else:
-            self.norms = row_norms(gradient, out=self.views.norms)
-            self.views.stretch.divide_later(self.views, flow)
-
-    def divide(self) -> None:
-        """Divide the norms that are in rows of a stretch."""
-        if self.views is not None:
-            self.views.stretch.divide()
+        out = None if self.views is None else self.views.norms
+        norms = row_norms(_without_graph(gradient), out=out)
+        self.norms = norms.div_(_without_graph(flow))
 
     @property
     def has_other_term(self) -> bool:
@@ -153,9 +130,8 @@ class Entry:
         aren't those of the losses. Waits for the device."""
         if self.own_norms is None or self.norms is None:
             return False
-        self.divide()
-        norms = self.norms if self.flow is None else self.norms / self.flow
-        own, seen = torch.stack([self.own_norms, norms.abs()]).cpu().numpy()
+        own, seen = torch.stack([self.own_norms,
+                                 self.norms.abs()]).cpu().numpy()
         known = np.isfinite(own) & np.isfinite(seen) & (own > 0) & (seen > 0)
         if not known.any():
             return False
@@ -216,7 +192,7 @@ class VisitLog:
         self.probe: Optional[Entry] = None
         """Entry, optional: The newest entry with :attr:`Entry.own_norms`."""
         self.wants_probe = True
-        """bool: Whether no entry since the last merge was made a probe."""
+        """bool: Whether the next entry is to be a probe."""
         # Entries whose scores were merged before their backward pass.
         self._late: List[Entry] = []
         self._clear()
@@ -267,6 +243,15 @@ class VisitLog:
         """Return whether a slot, or a later one, was visited since the last
         merge."""
         return slots.first is not None and slots.first < self._visited_until
+
+    def weights_again(self, slots: Slots, device: torch.device) -> Any:
+        """Return the relative weights and the weights of slots that were
+        visited, float32 of shape (B,) each. This takes no operation that the
+        visit was without: selective checkpointing refuses others when it
+        computes a function again."""
+        newest = self._newest.get((device, cuda_stream_of(device)))
+        views = None if newest is None else newest.views(slots)
+        return weights_of(slots, device) if views is None else views[:2]
 
     def entry_for(self, slots: Slots, losses: Tensor) -> Entry:
         """Return an entry that is to weigh the losses of some slots."""
@@ -392,7 +377,6 @@ class VisitLog:
         for stretch in self._stretches:
             stretch.close()
         self._clear()
-        self.wants_probe = True
         # The stream still has their slots.
         self._late = [
             entry for entry in waiting if (entry.numbers >= first).all()
@@ -411,19 +395,11 @@ def _awaiting(entries: List[Entry]) -> List[Entry]:
 
 def _rows_of(entries: List[Entry]) -> Tensor:
     """Return the scores and the norms of entries, float32 of shape (2, K)."""
-    for entry in entries:
-        entry.divide()
     scores = torch.cat([entry.scores for entry in entries])
     norms = torch.cat([
         torch.full_like(entry.scores, torch.nan)
         if entry.norms is None else entry.norms for entry in entries
     ])
-    if any(entry.flow is not None for entry in entries):
-        flows = torch.cat([
-            torch.ones_like(entry.scores) if entry.flow is None else entry.flow
-            for entry in entries
-        ])
-        norms = (norms / flows).float()
     return torch.stack([scores, norms.abs()])
 
 

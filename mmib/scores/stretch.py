@@ -11,8 +11,6 @@ from .weigh import to_device
 
 # Batches of a stretch. The views of a batch take about 0.7 kB on the host.
 _NUM_BATCHES = 256
-# Batches whose norms are divided at once.
-_NUM_DIVIDED = 32
 
 
 class Views(NamedTuple):
@@ -68,6 +66,7 @@ class Stretch:
         self._weights = to_device(weights, device)
         self._rows = torch.full((2, len(self._numbers)),
                                 torch.nan,
+                                dtype=torch.float32,
                                 device=device)
         # The views of all whole batches, in few calls.
         relative, full, *factors = self._weights.unbind()
@@ -81,8 +80,6 @@ class Stretch:
         }
         # Begin and end of the rows that were written, without gaps.
         self._written: List[List[int]] = []
-        # Rows of norms, and what they are divided by.
-        self._undivided: Dict[int, Tuple[Tensor, Tensor]] = {}
 
     def views(self, slots: Slots) -> Optional[Views]:
         """Return the views of a batch, or None if the batch isn't a part of
@@ -118,21 +115,6 @@ class Stretch:
             self._written.append([begin, end])
         return self._numbers[end - 1] + 1
 
-    def divide_later(self, views: Views, flow: Tensor) -> None:
-        """Divide the norms in some rows by the flow, together with others: a
-        division takes longer to launch than to compute."""
-        # A second backward pass writes the norms anew.
-        self._undivided[views.row] = views.norms, flow
-        if len(self._undivided) >= _NUM_DIVIDED:
-            self.divide()
-
-    def divide(self) -> None:
-        """Divide all norms that were to be divided later."""
-        if self._undivided:
-            norms, flows = zip(*self._undivided.values())
-            torch._foreach_div_(norms, flows)
-            self._undivided.clear()
-
     def written(self) -> List[np.ndarray]:
         """Return the numbers of the slots whose rows were written."""
         numbers = [self._numbers[begin:end] for begin, end in self._written]
@@ -141,7 +123,6 @@ class Stretch:
     def values(self) -> List[Tensor]:
         """Return copies of the rows that were written, float32 of shape
         (2, K)."""
-        self.divide()
         parts = [self._rows[:, begin:end] for begin, end in self._written]
         # Where a loss counts negatively, so does its norm.
         return [torch.stack([scores, norms.abs()]) for scores, norms in parts]

@@ -213,7 +213,8 @@ class DrivenRun:
                 slots.numbers,
                 torch.empty(len(losses)),
                 weights=weights_of(slots, losses.device))
-            entry.watch(predictions)
+            entry.awaits_norms = True
+            predictions.register_hook(entry.note_gradient)
             entry.weigh(losses).mean().backward()
             run.log.record(entry)
         self.num_steps += 1

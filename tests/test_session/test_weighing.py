@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from mmengine.dataset import DefaultSampler, InfiniteSampler
 from torch.autograd import forward_ad
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (CheckpointPolicy, checkpoint,
+                                    create_selective_checkpoint_contexts)
 
 from mmib.pruning import (EpochPlan, MeanThreshold, Neyman, RandomPruning,
                           ScoreOnly)
@@ -80,15 +81,24 @@ def test_norms_of_each_reduction(reduce):
     check_norms(trainer.session, expected)
 
 
-@pytest.mark.parametrize('kind', ['leaf', 'split', 'in place'])
+class OwnTensor(torch.Tensor):
+    """As datasets of images and frameworks have."""
+
+
+@pytest.mark.parametrize(
+    'kind', ['leaf', 'split', 'in place', 'hook', 'reused', 'own', 'captured'])
 def test_norms_at_predictions_of_each_kind(kind):
-    """A leaf, one of several outputs of an operation, and tensors that are
-    changed in place before the backward pass."""
+    """Predictions are a leaf, one of several outputs of an operation, and
+    tensors that are changed in place before the backward pass. The gradient is
+    changed by a later hook, changed in place after its backward pass, of a
+    subclass of Tensor, and asked for at the predictions alone."""
     trainer, expected = pruned(), {}
     for slots, (inputs, labels, images) in trainer.audit.loader(20):
         logits = trainer.model(inputs)
         if kind == 'leaf':
             logits = logits.detach().requires_grad_()
+        elif kind == 'own':
+            logits = logits.as_subclass(OwnTensor)
         elif kind == 'split':
             _, logits = torch.cat([2 * logits, logits], 1).split(3, 1)
         losses = F.cross_entropy(logits, labels, reduction='none')
@@ -97,7 +107,53 @@ def test_norms_at_predictions_of_each_kind(kind):
         if kind == 'in place':
             logits.zero_()
             weighed *= torch.linspace(1, 9, len(slots))
-        weighed.mean().backward()
+        elif kind == 'hook':
+            logits.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
+        loss = weighed.mean()
+        if kind == 'captured':
+            torch.autograd.grad(loss, logits)
+        elif kind == 'reused':
+            gradient, = torch.autograd.grad(loss, losses, retain_graph=True)
+            losses.backward(gradient)
+            gradient.zero_()
+        else:
+            loss.backward()
+    check_norms(trainer.session, expected)
+
+
+def test_no_gradient_at_the_losses_is_no_norm():
+    """A Function of a user may pass none on."""
+
+    class Nothing(torch.autograd.Function):
+
+        @staticmethod
+        def forward(ctx, losses):
+            return losses.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return None
+
+    trainer = pruned()
+    for slots, (inputs, labels, images) in trainer.audit.loader(20):
+        logits = trainer.model(inputs)
+        losses = F.cross_entropy(logits, labels, reduction='none')
+        weighed = trainer.session.weigh(losses, slots, logits)
+        (Nothing.apply(weighed).mean() + logits.mean()).backward()
+    assert np.isnan([*norms_of(trainer.session).values()]).all()
+
+
+def test_norms_with_another_default_type():
+    trainer, expected = pruned(), {}
+    torch.set_default_dtype(torch.float64)
+    try:
+        for slots, (inputs, labels, images) in trainer.audit.loader(20):
+            logits = trainer.model(inputs)
+            losses = F.cross_entropy(logits, labels, reduction='none')
+            expected |= true_norms(slots, losses, logits)
+            trainer.session.weigh(losses, slots, logits).mean().backward()
+    finally:
+        torch.set_default_dtype(torch.float32)
     check_norms(trainer.session, expected)
 
 
@@ -123,8 +179,17 @@ def test_norms_with_accumulation():
     check_norms(trainer.session, expected)
 
 
-@pytest.mark.parametrize('reentrant', [False, True])
-def test_norms_within_a_checkpointed_function(reentrant):
+SELECTIVE = functools.partial(
+    create_selective_checkpoint_contexts,
+    lambda *args, **kwargs: CheckpointPolicy.PREFER_RECOMPUTE)
+
+
+@pytest.mark.parametrize('how', [
+    dict(use_reentrant=True),
+    dict(use_reentrant=False),
+    dict(use_reentrant=False, context_fn=SELECTIVE)
+])
+def test_norms_within_a_checkpointed_function(how):
     """Each image has one visit, with its norm, though the function is computed
     twice."""
     trainer, expected = pruned(), {}
@@ -142,8 +207,7 @@ def test_norms_within_a_checkpointed_function(reentrant):
         own = torch.autograd.grad((weights * losses).mean(),
                                   [*trainer.model.parameters()])
         trainer.optimizer.zero_grad()
-        checkpoint(
-            step, inputs.requires_grad_(), use_reentrant=reentrant).backward()
+        checkpoint(step, inputs.requires_grad_(), **how).backward()
         for parameter, gradient in zip(trainer.model.parameters(), own):
             torch.testing.assert_close(parameter.grad, gradient)
         trainer.optimizer.step()
