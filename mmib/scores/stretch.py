@@ -23,7 +23,7 @@ class Views(NamedTuple):
         scores (Tensor): Row of the log for the scores.
         norms (Tensor): Row of the log for the norms.
         stretch (Stretch): The stretch that the views belong to.
-        row (int): The first row of the views in the stretch.
+        rows (range): The rows of the views in the stretch.
         mean_factors (tuple[Tensor]): Relative weights and weights over B, the
             factors of a mean over the batch. Empty where nobody needs them, or
             where B isn't the batch size of the stretch.
@@ -34,7 +34,7 @@ class Views(NamedTuple):
     scores: Tensor
     norms: Tensor
     stretch: 'Stretch'
-    row: int
+    rows: range
     mean_factors: Tuple[Tensor, ...]
 
 
@@ -75,7 +75,8 @@ class Stretch:
         begins = range(0, len(self._numbers) - size + 1, size)
         self._views: Dict[range, Views] = {
             self._numbers[row:row + size]: Views._make(
-                [*each[:4], self, row, each[4:]])
+                [*each[:4], self,
+                 range(row, row + size), each[4:]])
             for row, each in zip(begins, batches)
         }
         # Begin and end of the rows that were written, without gaps.
@@ -96,8 +97,10 @@ class Stretch:
                 or own.step != numbers.step):
             return None
         rows = (*self._weights[:2], *self._rows)
-        return Views._make(
-            [*(each[row:row + size] for each in rows), self, row, ()])
+        return Views._make([
+            *(each[row:row + size] for each in rows), self,
+            range(row, row + size), ()
+        ])
 
     def close(self) -> None:
         """Free the weights and the views. The rows stay, because a late
@@ -108,7 +111,7 @@ class Stretch:
     def note_written(self, views: Views) -> int:
         """Note that the rows of some views were written, after all rows before
         them. Return the number of the next slot of all ranks."""
-        begin, end = views.row, views.row + views.scores.size(0)
+        begin, end = views.rows.start, views.rows.stop
         if self._written and self._written[-1][1] == begin:
             self._written[-1][1] = end
         else:

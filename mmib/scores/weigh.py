@@ -52,16 +52,18 @@ def weigh_losses(losses: Tensor,
     Returns:
         Tensor: Losses of shape (B,).
     """
-    # A subclass of Tensor may return an alias of the product.
-    with torch._C.DisableTorchFunctionSubclass():
-        values = losses.detach()
-        if scores is not None:
-            scores.copy_(values)
-        weighed = losses * gradient_weights
-        # The backward pass of a product doesn't read the product, so another
-        # value may take its place. A Function in Python would dispatch three
-        # operations less, and take twice the time.
-        torch.mul(values, value_weights, out=weighed.data)
+    if type(losses) is not Tensor:
+        # A subclass may return an alias of the product.
+        with torch._C.DisableTorchFunctionSubclass():
+            losses = losses.view_as(losses)
+    values = losses.detach()
+    if scores is not None:
+        scores.copy_(values)
+    weighed = losses * gradient_weights
+    # The backward pass of a product doesn't read the product, so another value
+    # may take its place. A Function in Python would dispatch three operations
+    # less, and take twice the time.
+    torch.mul(values, value_weights, out=weighed.data)
     return weighed
 
 
