@@ -71,14 +71,13 @@ class Stretch:
         # The views of all whole batches, in few calls.
         relative, full, *factors = self._weights.unbind()
         rows = (relative, full, *self._rows.unbind(), *factors)
-        batches = zip(*(row.split(size) for row in rows))
+        self._views: Dict[range, Views] = {}
         begins = range(0, len(self._numbers) - size + 1, size)
-        self._views: Dict[range, Views] = {
-            self._numbers[row:row + size]: Views._make(
-                [*each[:4], self,
-                 range(row, row + size), each[4:]])
-            for row, each in zip(begins, batches)
-        }
+        for begin, each in zip(begins,
+                               zip(*(row.split(size) for row in rows))):
+            own = range(begin, begin + size)
+            self._views[self._numbers[begin:own.stop]] = Views._make(
+                [*each[:4], self, own, each[4:]])
         # Begin and end of the rows that were written, without gaps.
         self._written: List[List[int]] = []
 
@@ -96,11 +95,10 @@ class Stretch:
         if (offset or row < 0 or row + size > len(numbers)
                 or own.step != numbers.step):
             return None
-        rows = (*self._weights[:2], *self._rows)
-        return Views._make([
-            *(each[row:row + size] for each in rows), self,
-            range(row, row + size), ()
-        ])
+        rows = range(row, row + size)
+        parts = (
+            each[row:rows.stop] for each in (*self._weights[:2], *self._rows))
+        return Views._make([*parts, self, rows, ()])
 
     def close(self) -> None:
         """Free the weights and the views. The rows stay, because a late

@@ -199,8 +199,8 @@ def columns_of(plans: Sequence[PlanInStream], numbers: range) -> Columns:
     """Return the slots of some plans with these numbers."""
     parts = []
     for plan in plans:
-        low, high = max(numbers.start,
-                        plan.known_from), min(numbers.stop, plan.end)
+        low = max(numbers.start, plan.known_from)
+        high = min(numbers.stop, plan.end)
         low += (numbers.start - low) % numbers.step
         if low < high:
             parts.append(plan.slots(low, high, numbers.step))
