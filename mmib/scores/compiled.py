@@ -90,7 +90,7 @@ class PreparedBatches:
     def begin(self, device: Optional[torch.device]) -> None:
         """Prepare batches for losses on a device. None stands for the CPU, but
         on a machine with an accelerator the device isn't known then, and
-        nothing is prepared. After many eager steps, the first two steps tell
+        nothing is prepared. After many eager steps, the first two steps show
         whether the loop is compiled now."""
         if device is None and not torch.accelerator.is_available():
             device = torch.device('cpu')

@@ -314,8 +314,8 @@ def test_a_stream_is_a_list(operations, begin, seed, world, drop_last):
                 models.plans.pop(0)
             for plan in models.plans:
                 done = max(models.position - plan.known_from, 0)
-                plan.rows, plan.known_from = plan.rows[
-                    done:], plan.known_from + done
+                plan.rows = plan.rows[done:]
+                plan.known_from += done
         assert (stream.numbering is numbering) == keeps_numbers
         check(stream, models)
         check_slots(stream, models, rng, number)
