@@ -81,6 +81,8 @@ def _start_rank(rank, function, world_size, prefix, args):
         status = error.code
     except BaseException as error:
         # torch raises once more when another worker of a loader ends.
+        with contextlib.suppress(RuntimeError):
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         traceback.print_exc()
         with open(f'{prefix}_rank{rank}.error', 'w') as file:
