@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import saved_tensors_hooks
 
 # Of the graph between losses and predictions, at most so many nodes are looked
 # at.
@@ -56,15 +57,12 @@ def weigh_losses(losses: Tensor,
         # A subclass may return an alias of the product.
         with torch._C.DisableTorchFunctionSubclass():
             losses = losses.view_as(losses)
-    values = losses.detach()
     if scores is not None:
-        scores.copy_(values)
-    weighed = losses * gradient_weights
-    # The backward pass of a product doesn't read the product, so another value
-    # may take its place. A Function in Python would dispatch three operations
-    # less, and take twice the time.
-    torch.mul(values, value_weights, out=weighed.data)
-    return weighed
+        scores.copy_(losses.detach())
+    # A product saves its factor for the backward pass, where another factor
+    # may take its place. A Function in Python would take twice the time.
+    with saved_tensors_hooks(lambda _: gradient_weights, lambda kept: kept):
+        return losses * value_weights
 
 
 class _WeightedSum(torch.autograd.Function):

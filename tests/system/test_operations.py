@@ -34,4 +34,4 @@ def test_per_sample(tmp_path):
     ]
     for runner in runners:
         runner.model.infobatch_predictions = 'layer'
-    assert_few_more(*runners, at_most=26, first=110, last=174)
+    assert_few_more(*runners, at_most=17, first=110, last=174)

@@ -51,6 +51,19 @@ def test_losses_of_images(rows):
         entry.norms, norms, rtol=0, atol=0, equal_nan=True)
 
 
+def test_weights_where_what_is_saved_is_rounded():
+    """As by hooks that keep the activations of a network in half precision.
+    """
+    losses = torch.rand(8).requires_grad_()
+    weights = torch.rand(8) + 1
+    assert not torch.equal(weights, weights.half().float())
+    with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.half,
+                                                  torch.Tensor.float):
+        weighted = weigh_losses(losses, torch.ones(8), weights)
+    weighted.sum().backward()
+    assert torch.equal(losses.grad, weights)
+
+
 @given(ROWS, NUMBERS)
 def test_the_sum_of_weighed_losses(rows, above):
     losses, value_weights, gradient_weights, _ = columns_of(rows)
