@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset
 
 from .errors import Refusal
-from .ranks import World, all_gather, random_seed, world_of_process
+from .ranks import World, gather_numbers, random_seed, world_of_process
 from .run.run import Run
 from .scores.compiled import PreparedBatches
 from .stop import begin_worker
@@ -290,7 +290,7 @@ class Dealer:
             run.seed,
             len(run.table.images), run.schedule.length, run.checksum
         ]
-        rows = torch.stack(all_gather(torch.tensor(own, dtype=torch.int64)))
+        rows = gather_numbers(own)
         names = ('batch_size', 'drop_last',
                  'num_workers` and `prefetch_factor', 'seed', 'dataset',
                  'epochs', 'policy')

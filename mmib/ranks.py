@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The rank of this process, and exchanges between ranks."""
-from typing import List, NamedTuple
+from typing import List, NamedTuple, Sequence
 
 import numpy as np
 import torch
@@ -43,6 +43,14 @@ def all_gather(tensor: Tensor) -> List[Tensor]:
     return [each.to(tensor.device) for each in gathered]
 
 
+def gather_numbers(numbers: Sequence[int]) -> np.ndarray:
+    """Return some integers of each rank, int64 of shape (ranks, K)."""
+    if world_of_process().size == 1:
+        return np.array([numbers], np.int64)
+    own = torch.tensor(numbers, dtype=torch.int64)
+    return torch.stack(all_gather(own)).numpy()
+
+
 def _device_of_group(tensor: Tensor) -> torch.device:
     backend = dist.get_backend()
     if backend in ('gloo', 'mpi'):
@@ -55,5 +63,4 @@ def _device_of_group(tensor: Tensor) -> torch.device:
 
 def random_seed() -> int:
     """Return a random seed, the same on all ranks."""
-    own = torch.tensor(np.random.default_rng().integers(2**31))
-    return int(all_gather(own)[0])
+    return int(gather_numbers([np.random.default_rng().integers(2**31)])[0, 0])

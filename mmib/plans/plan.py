@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Plans of epochs, and how the images of a tier are pruned."""
+import math
 from dataclasses import dataclass, replace
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -177,7 +178,7 @@ def checked(plan: Any, pass_length: int) -> EpochPlan:
     try:
         # JSON has no infinite numbers.
         threshold = float(plan.threshold)
-        threshold = threshold if np.isfinite(threshold) else 0.
+        threshold = threshold if math.isfinite(threshold) else 0.
     except (TypeError, ValueError):
         raise Refusal('`threshold` must be a number, but got '
                       f'{plan.threshold!r}') from None
@@ -258,7 +259,7 @@ def _checked_tier(size: Any,
     # JSON has no infinite numbers.
     return Tier(
         int(size), int(kept),
-        *(None if x is None or not np.isfinite(float(x)) else float(x)
+        *(None if x is None or not math.isfinite(float(x)) else float(x)
           for x in (upper, weight)))
 
 

@@ -2,7 +2,7 @@
 """How a plan is drawn: functions without state."""
 import math
 from functools import partial
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -24,6 +24,11 @@ class Reading(NamedTuple):
         read_at (int): Slots spent when scores were last read.
         logged_at (float): Slots spent before the last plan with a line in the
             log.
+        ratio (VarianceRatio, optional): V of the visits between the last two
+            reads. None where V is unknown, and for plans that no scores are
+            read for.
+        norms (tuple, optional): :func:`~mmib.worth.mean_squares` of these
+            visits. None for plans that no scores are read for.
     """
 
     scores: Optional[np.ndarray] = None
@@ -31,6 +36,8 @@ class Reading(NamedTuple):
     mean_ratio: MeanRatio = MeanRatio()
     read_at: int = 0
     logged_at: float = -math.inf  # The first plan has a line.
+    ratio: Optional[VarianceRatio] = None
+    norms: Optional[Tuple[np.ndarray, np.ndarray]] = None
 
 
 def reads_scores(schedule: Schedule, reading: Reading, place: Place) -> bool:
@@ -53,11 +60,14 @@ def reads_scores(schedule: Schedule, reading: Reading, place: Place) -> bool:
 def read(table: ImageTable, reading: Reading, pass_length: int) -> Reading:
     """Return the scores of the table, and V of the visits since the previous
     read."""
-    scores = table.by_index(pass_length)
+    scores, sums = table.by_index(pass_length), table.sums
+    ratio, visits = from_sums(sums), float(sums[:, 0].sum())
     return reading._replace(
         scores=scores,
         mean_score=float(scores.mean()),
-        mean_ratio=reading.mean_ratio.add(table.sums))
+        mean_ratio=reading.mean_ratio.add_ratio(ratio, visits),
+        ratio=ratio if math.isfinite(ratio.value) else None,
+        norms=mean_squares(sums))
 
 
 def draw(policy: Policy,
@@ -66,8 +76,7 @@ def draw(policy: Policy,
          place: Place,
          step: Optional[StepSize],
          rng: np.random.Generator,
-         normalize: bool,
-         sums: Optional[np.ndarray] = None) -> EpochPlan:
+         normalize: bool) -> EpochPlan:
     """Draw the next plan: a full plan before pruning begins, and in annealing.
     Only ``rng`` and the policy change.
 
@@ -80,16 +89,11 @@ def draw(policy: Policy,
             isn't by epochs, where a step may span two plans.
         rng (np.random.Generator): Source of every random choice.
         normalize (bool): Whether the mean weight of a plan is 1.
-        sums (np.ndarray, optional): :func:`~mmib.worth.tier_sums` of the
-            visits between the last two reads, if scores were read for this
-            plan. Defaults to None.
     """
     if (not schedule.may_prune(schedule.clock(place))
             or reading.scores is None):
         return EpochPlan.full(np.arange(schedule.pass_length))
-    progress = schedule.progress(place)
-    if sums is not None:
-        progress = progress._replace(norms=mean_squares(sums))
+    progress = schedule.progress(place)._replace(norms=reading.norms)
     tail = step and partial(step.tail, pass_length=schedule.pass_length)
     plan = draw_plan(policy, reading.scores, progress, rng, tail)
     return plan.normalized() if normalize and not plan.is_full else plan
@@ -101,8 +105,7 @@ def record_of(plan: EpochPlan,
               place: Place,
               first_slot: int,
               epoch: int,
-              is_first_of_annealing: bool,
-              sums: Optional[np.ndarray] = None) -> PlanRecord:
+              is_first_of_annealing: bool) -> PlanRecord:
     """Return the record of a plan.
 
     Args:
@@ -113,7 +116,6 @@ def record_of(plan: EpochPlan,
         first_slot (int): Number of the first slot of the plan.
         epoch (int): Epoch of the plan, from 1.
         is_first_of_annealing (bool): Whether annealing begins with the plan.
-        sums (np.ndarray, optional): See :func:`draw`. Defaults to None.
     """
     size = schedule.pass_length
     is_logged = bool(is_first_of_annealing
@@ -133,15 +135,9 @@ def record_of(plan: EpochPlan,
         epoch=epoch,
         first_slot=first_slot,
         mean_score=reading.mean_score,
-        variance_ratio=_known_ratio(sums),
+        variance_ratio=reading.ratio,
         mean_ratio=reading.mean_ratio.mean(),
         note=plan.note,
         logged=is_logged,
         annealing=schedule.is_annealing(schedule.clock(place)),
         **of_plan)
-
-
-def _known_ratio(sums: Optional[np.ndarray]) -> Optional[VarianceRatio]:
-    """Return V, None where V is unknown."""
-    ratio = None if sums is None else from_sums(sums)
-    return ratio if ratio and math.isfinite(ratio.value) else None

@@ -146,13 +146,13 @@ class Run:
         if end is not None and stream.end >= end:
             return False
         place, newest = stream.end_place, stream.newest
-        sums = self._read_scores(place)
+        self._read_scores(place)
         # After a start afresh, there is no plan to count from.
         before = (
             newest.record.epoch if newest else int(place.covered //
                                                    schedule.pass_length))
         plan = draw(self.policy, schedule, self.reading, place, step,
-                    self._rng, bool(self.normalize), sums)
+                    self._rng, bool(self.normalize))
         record = record_of(
             plan,
             schedule,
@@ -161,8 +161,7 @@ class Run:
             first_slot=stream.end,
             epoch=before + 1,
             is_first_of_annealing=newest is not None and not newest.annealing
-            and schedule.is_annealing(schedule.clock(place)),
-            sums=sums)
+            and schedule.is_annealing(schedule.clock(place)))
         if record.logged:
             self.reading = self.reading._replace(logged_at=place.spent)
         # The first plan that prunes is drawn from few scores, and later plans
@@ -172,25 +171,22 @@ class Run:
         self._deal(plan, record, place)
         return True
 
-    def _read_scores(self, place: Place) -> Optional[np.ndarray]:
-        """Read the scores, if they are read for a plan at this place. Return
-        the sums over the visits since the previous read, if scores were read.
-        """
+    def _read_scores(self, place: Place) -> None:
+        """Read the scores, if they are read for a plan at this place."""
         schedule, now = self.schedule, self.schedule.clock(place)
         reads = reads_scores(schedule, self.reading, place)
         # In annealing merge too: the log may still have visits of the last
         # plan that prunes, and old slots can go.
         if self.stream.newest and (reads or schedule.is_annealing(now)):
             self.merge(decides_norms=reads)
+        self.reading = self.reading._replace(ratio=None, norms=None)
         if not reads:
-            return None
+            return
         self.reading = self.reading._replace(read_at=int(place.spent))
-        if not schedule.may_prune(now) or not self.table.knows_scores:
-            return None
-        self.reading = read(self.table, self.reading, schedule.pass_length)
-        sums = self.table.sums
-        self.table.forget_sums()
-        return sums
+        if schedule.may_prune(now) and self.table.knows_scores:
+            self.reading = read(self.table, self.reading,
+                                schedule.pass_length)
+            self.table.forget_sums()
 
     def _deal(self, plan: EpochPlan, record: PlanRecord, place: Place) -> None:
         """Append the slots of a plan to the stream."""
@@ -328,7 +324,7 @@ class Run:
             slots = stream.at(numbers)
             visited_at = np.minimum(self._visited_at(numbers), _LARGEST)
             table.add(slots, visited_at.astype(np.int32), scores, norms)
-        if not self.lacks_norms:
+        if not self.lacks_norms and len(merged.late_numbers):
             table.add_late(stream.at(merged.late_numbers), merged.late_norms)
         total = table.non_finite
         if total > before:

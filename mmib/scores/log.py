@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Refusal
-from ..ranks import World, all_gather, world_of_process
+from ..ranks import World, all_gather, gather_numbers, world_of_process
 from ..stream.slots import Slots
 from .stretch import Stretch, Views, cuda_stream_of, weights_of
 from .weigh import row_norms, weigh_losses
@@ -130,13 +130,11 @@ class Entry:
         aren't those of the losses. Waits for the device."""
         if self.own_norms is None or self.norms is None:
             return False
-        own, seen = torch.stack([self.own_norms,
-                                 self.norms.abs()]).cpu().numpy()
-        known = np.isfinite(own) & np.isfinite(seen) & (own > 0) & (seen > 0)
-        if not known.any():
+        ratios = (self.norms.abs() / self.own_norms).cpu().numpy()
+        ratios = ratios[np.isfinite(ratios) & (ratios > 0)]
+        if len(ratios) == 0:
             return False
-        other = np.abs(seen[known] / own[known] - 1)
-        return bool(np.minimum(other, 1).mean() > _LARGEST_ERROR)
+        return bool(np.abs(ratios - 1).clip(max=1).mean() > _LARGEST_ERROR)
 
 
 def _without_graph(gradient: Tensor) -> Tensor:
@@ -414,9 +412,8 @@ def _gather(values: Tensor, numbers: np.ndarray, unscored: np.ndarray,
         count > 0 and begin >= first and not (has_late or len(unscored))
         and np.array_equal(numbers, every))
     own = [position, checksum, rank, count, len(unscored), begin, is_regular]
-    heads = torch.stack(all_gather(torch.tensor(own, dtype=torch.int64)))
     (positions, checksums, ranks, counts, others, begins,
-     regular) = heads.numpy().T
+     regular) = gather_numbers(own).T
     if len({*np.bincount(ranks, minlength=world_size).tolist()}) > 1:
         raise Refusal(
             f'The processes have the ranks {ranks.tolist()} of {world_size}: '

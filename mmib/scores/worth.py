@@ -71,7 +71,10 @@ class MeanRatio(NamedTuple):
     def add(self, sums: np.ndarray) -> 'MeanRatio':
         """Return the mean with V of more visits, given their
         :func:`tier_sums`."""
-        ratio, visits = from_sums(sums), float(sums[:, 0].sum())
+        return self.add_ratio(from_sums(sums), float(sums[:, 0].sum()))
+
+    def add_ratio(self, ratio: VarianceRatio, visits: float) -> 'MeanRatio':
+        """Return the mean with V of more visits."""
         if not math.isfinite(ratio.value):
             return self
         below, above = ((visits * (end - ratio.value) / 1.96)**2

@@ -13,7 +13,7 @@ from mmib.run.draw import Reading, draw, read, reads_scores, record_of
 from mmib.scores.table import ImageTable
 from mmib.stream.schedule import Place, Schedule, StepSize
 from mmib.stream.slots import Columns
-from mmib.worth import MeanRatio
+from mmib.worth import MeanRatio, from_sums
 from tests.helpers.runs import POLICIES, SIZE, DrivenRun, dealt
 
 # The last steps of epochs ----------------------------------------------------
@@ -117,13 +117,12 @@ def drawn(policy,
           epoch=1,
           is_first_of_annealing=False,
           step=None,
-          normalize=False,
-          sums=None):
+          normalize=False):
     """A plan and its record."""
     rng = np.random.default_rng(seed)
-    plan = draw(policy, schedule, reading, place, step, rng, normalize, sums)
+    plan = draw(policy, schedule, reading, place, step, rng, normalize)
     return plan, record_of(plan, schedule, reading, place, int(place.spent),
-                           epoch, is_first_of_annealing, sums)
+                           epoch, is_first_of_annealing)
 
 
 def by_epochs(policy, epoch, step=None, seed=0, tables=None, **kwargs):
@@ -147,6 +146,7 @@ def test_reading_changes_nothing():
     assert reading.scores.tolist() == SCORES.tolist()
     assert reading.mean_score == pytest.approx(SCORES.mean())
     assert reading.mean_ratio == MeanRatio().add(tables.sums)
+    assert reading.ratio == from_sums(tables.sums)
     assert reading.mean_ratio.visits == 50
     tables.scores[:] = 0
     assert reading.scores.tolist() == SCORES.tolist()
@@ -217,12 +217,13 @@ def stream_of(start=0.):
 def next_plan(schedule, tables, reading, place, policy):
     """A plan as a run draws the plan: the record, the reading that follows,
     and whether scores were read."""
-    reads, sums = reads_scores(schedule, reading, place), None
+    reads = reads_scores(schedule, reading, place)
+    reading = reading._replace(ratio=None, norms=None)
     if reads:
         reading = reading._replace(read_at=place.spent)
         if schedule.may_prune(schedule.clock(place)):
-            reading, sums = read(tables, reading, 50), tables.sums
-    _, record = drawn(policy, schedule, reading, place, sums=sums)
+            reading = read(tables, reading, 50)
+    _, record = drawn(policy, schedule, reading, place)
     logged_at = place.spent if record.logged else reading.logged_at
     return record, reading._replace(logged_at=logged_at), reads
 
