@@ -141,8 +141,7 @@ class ImageTable:
         finite = np.isfinite(scores)
         self.non_finite += int((counts & ~finite).sum())
         images = self._images_of(slots.indices)
-        np.add.at(self.visits, images, _ONE)
-        is_first = self._score(images, counts & finite, scores, visited_at)
+        is_first = self._visit(images, counts & finite, scores, visited_at)
         counts &= (
             finite & np.isfinite(norms) & ~is_first & (slots.tiers > 0) &
             (slots.weights > 0))
@@ -175,17 +174,19 @@ class ImageTable:
                                     norms[counts],
                                     int(slots.tiers.max(initial=0)), self.sums)
 
-    def _score(self, images: np.ndarray, counts: np.ndarray,
+    def _visit(self, images: np.ndarray, counts: np.ndarray,
                scores: np.ndarray, visited_at: np.ndarray) -> np.ndarray:
-        """Update the scores of the visits that count. Return whether each
-        visit is the first visit of its image."""
+        """Count visits, and update the scores of the visits that count. Return
+        whether each visit is the first visit of its image."""
         are_first = np.empty(len(images), bool)
         all_count, share = counts.all(), np.float32(self.ema or AVERAGE)
         for rows in rounds(images):
             of, new, now = images[rows], scores[rows], visited_at[rows]
             known = self._records[of]
+            known['visits'] += 1
             is_first = are_first[rows] = known['last_visit'] == 0
             if not all_count:
+                self._records[of] = known
                 of, new, now, known, is_first = (
                     each[counts[rows]]
                     for each in (of, new, now, known, is_first))
