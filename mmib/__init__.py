@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 # Submodules, which are loaded at their first use as well.
-_MODULES = ('errors', 'pruning', 'worth')
+_MODULES = ('errors', 'labels', 'pruning', 'worth')
 
 if not TYPE_CHECKING:
 

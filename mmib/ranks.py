@@ -63,4 +63,5 @@ def _device_of_group(tensor: Tensor) -> torch.device:
 
 def random_seed() -> int:
     """Return a random seed, the same on all ranks."""
-    return int(gather_numbers([np.random.default_rng().integers(2**31)])[0, 0])
+    own = int(np.random.default_rng().integers(2**31))
+    return int(gather_numbers([own])[0, 0])

@@ -17,6 +17,15 @@ def test_import_registers_everything():
     assert mmib.__version__
 
 
+@pytest.mark.parametrize('name', [
+    'errors.Refusal', 'labels.rankings.rank_labels', 'pruning.Neyman',
+    'worth.variance_ratio'
+])
+def test_modules_are_loaded_at_their_first_use(name):
+    out = run(f'import mmib; print(mmib.{name}.__name__)')
+    assert out.stdout.strip() == name.split('.')[-1], out.stderr
+
+
 def run(code):
     return subprocess.run([sys.executable, '-c', code],
                           capture_output=True,

@@ -7,7 +7,11 @@ Pruning needs nothing of this package.
 """
 from importlib.util import find_spec
 
+from . import rankings
+
+__all__ = ['rankings']
+
 if find_spec('mmengine'):
     from .listed_images import ListedImages
 
-    __all__ = ['ListedImages']
+    __all__ += ['ListedImages']

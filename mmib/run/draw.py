@@ -70,12 +70,8 @@ def read(table: ImageTable, reading: Reading, pass_length: int) -> Reading:
         norms=mean_squares(sums))
 
 
-def draw(policy: Policy,
-         schedule: Schedule,
-         reading: Reading,
-         place: Place,
-         step: Optional[StepSize],
-         rng: np.random.Generator,
+def draw(policy: Policy, schedule: Schedule, reading: Reading, place: Place,
+         step: Optional[StepSize], rng: np.random.Generator,
          normalize: bool) -> EpochPlan:
     """Draw the next plan: a full plan before pruning begins, and in annealing.
     Only ``rng`` and the policy change.
@@ -99,12 +95,8 @@ def draw(policy: Policy,
     return plan.normalized() if normalize and not plan.is_full else plan
 
 
-def record_of(plan: EpochPlan,
-              schedule: Schedule,
-              reading: Reading,
-              place: Place,
-              first_slot: int,
-              epoch: int,
+def record_of(plan: EpochPlan, schedule: Schedule, reading: Reading,
+              place: Place, first_slot: int, epoch: int,
               is_first_of_annealing: bool) -> PlanRecord:
     """Return the record of a plan.
 

@@ -184,8 +184,7 @@ class Run:
             return
         self.reading = self.reading._replace(read_at=int(place.spent))
         if schedule.may_prune(now) and self.table.knows_scores:
-            self.reading = read(self.table, self.reading,
-                                schedule.pass_length)
+            self.reading = read(self.table, self.reading, schedule.pass_length)
             self.table.forget_sums()
 
     def _deal(self, plan: EpochPlan, record: PlanRecord, place: Place) -> None:
