@@ -59,31 +59,23 @@ def weigh_losses(losses: Tensor,
             losses = losses.view_as(losses)
     if scores is not None:
         scores.copy_(losses.detach())
-    # A product saves its factor for the backward pass, where another factor
-    # may take its place. A Function in Python would take twice the time.
-    with saved_tensors_hooks(lambda _: gradient_weights, lambda kept: kept):
+    with _backward_by(gradient_weights):
         return losses * value_weights
-
-
-class _WeightedSum(torch.autograd.Function):
-    """The sum of values by some weights, and its gradient by others."""
-
-    @staticmethod
-    def forward(ctx: Any, losses: Tensor, value_weights: Tensor,
-                gradient_weights: Tensor) -> Tensor:
-        ctx.gradient_weights = gradient_weights
-        return torch.dot(losses, value_weights)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return gradient * ctx.gradient_weights, None, None
 
 
 def weighted_sum(losses: Tensor, value_weights: Tensor,
                  gradient_weights: Tensor) -> Tensor:
     """Return the sum of the weighted losses of :func:`weigh_losses`, in one
     operation."""
-    return _WeightedSum.apply(losses, value_weights, gradient_weights)
+    with _backward_by(gradient_weights):
+        return torch.dot(losses, value_weights)
+
+
+def _backward_by(weights: Tensor) -> saved_tensors_hooks:
+    """Return a context in which a product takes some weights in the place of
+    its factor for the backward pass. A Function in Python would take twice the
+    time of such a product."""
+    return saved_tensors_hooks(lambda _: weights, lambda kept: kept)
 
 
 class _WeighGradients(torch.autograd.Function):

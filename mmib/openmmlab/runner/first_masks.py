@@ -37,13 +37,15 @@ class FirstMasks:
 
     def see(self, data_batch: Any) -> None:
         """Look at the masks of a batch, before the step."""
+        if self._left <= 0:
+            return
         samples = data_batch.get('data_samples') if isinstance(
             data_batch, Mapping) else None
         # Masks on the training device are left alone: a copy would wait.
         is_known = isinstance(samples, (list, tuple)) and all(
             'gt_sem_seg' in each and not each.gt_sem_seg.data.is_cuda
             for each in samples)
-        if self._left <= 0 or not samples or not is_known:
+        if not samples or not is_known:
             self._left = 0
             return
         for sample in samples:
