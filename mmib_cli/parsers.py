@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
 _CONFIG = ('Path of the config, or its name, such as '
-           'mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512, '
+           'mmseg::upernet/upernet_r50_4xb4-160k_ade20k-512x512, '
            'mmpretrain::resnet/resnet18_8xb16_cifar10, '
            'mmdet::retinanet/retinanet_r50_fpn_1x_coco, or mmib:: and the '
            'name of a config of mmib.')
