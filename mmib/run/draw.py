@@ -24,11 +24,11 @@ class Reading(NamedTuple):
         read_at (int): Slots spent when scores were last read.
         logged_at (float): Slots spent before the last plan with a line in the
             log.
-        ratio (VarianceRatio, optional): V of the visits between the last two
-            reads. None where V is unknown, and for plans that no scores are
-            read for.
-        norms (tuple, optional): :func:`~mmib.worth.mean_squares` of these
-            visits. None for plans that no scores are read for.
+        variance_ratio (VarianceRatio, optional): V of the visits between the
+            last two reads. None if V is unknown, or if no scores were read for
+            the newest plan.
+        mean_squares (tuple, optional): :func:`~mmib.worth.mean_squares` of
+            these visits. None if no scores were read for the newest plan.
     """
 
     scores: Optional[np.ndarray] = None
@@ -36,8 +36,8 @@ class Reading(NamedTuple):
     mean_ratio: MeanRatio = MeanRatio()
     read_at: int = 0
     logged_at: float = -math.inf  # The first plan has a line.
-    ratio: Optional[VarianceRatio] = None
-    norms: Optional[Tuple[np.ndarray, np.ndarray]] = None
+    variance_ratio: Optional[VarianceRatio] = None
+    mean_squares: Optional[Tuple[np.ndarray, np.ndarray]] = None
 
 
 def reads_scores(schedule: Schedule, reading: Reading, place: Place) -> bool:
@@ -57,17 +57,29 @@ def reads_scores(schedule: Schedule, reading: Reading, place: Place) -> bool:
     return is_due or (reading.scores is None and schedule.may_prune(now))
 
 
+def next_reading(reading: Reading, table: ImageTable, schedule: Schedule,
+                 place: Place, reads: bool) -> Reading:
+    """Return the reading for a plan at a place, given the previous reading,
+    and whether scores are read for this plan."""
+    reading = reading._replace(variance_ratio=None, mean_squares=None)
+    if not reads:
+        return reading
+    reading = reading._replace(read_at=int(place.spent))
+    if schedule.may_prune(schedule.clock(place)) and table.knows_scores:
+        reading = read(table, reading, schedule.pass_length)
+    return reading
+
+
 def read(table: ImageTable, reading: Reading, pass_length: int) -> Reading:
-    """Return the scores of the table, and V of the visits since the previous
-    read."""
-    scores, sums = table.by_index(pass_length), table.sums
-    ratio, visits = from_sums(sums), float(sums[:, 0].sum())
+    """Return a reading with the scores of the table, and with V and the mean
+    squares of the visits since the previous read."""
+    scores, ratio = table.by_index(pass_length), from_sums(table.sums)
     return reading._replace(
         scores=scores,
         mean_score=float(scores.mean()),
-        mean_ratio=reading.mean_ratio.add_ratio(ratio, visits),
-        ratio=ratio if math.isfinite(ratio.value) else None,
-        norms=mean_squares(sums))
+        mean_ratio=reading.mean_ratio.add(table.sums, ratio),
+        variance_ratio=ratio if math.isfinite(ratio.value) else None,
+        mean_squares=mean_squares(table.sums))
 
 
 def draw(policy: Policy, schedule: Schedule, reading: Reading, place: Place,
@@ -89,7 +101,7 @@ def draw(policy: Policy, schedule: Schedule, reading: Reading, place: Place,
     if (not schedule.may_prune(schedule.clock(place))
             or reading.scores is None):
         return EpochPlan.full(np.arange(schedule.pass_length))
-    progress = schedule.progress(place)._replace(norms=reading.norms)
+    progress = schedule.progress(place)._replace(norms=reading.mean_squares)
     tail = step and partial(step.tail, pass_length=schedule.pass_length)
     plan = draw_plan(policy, reading.scores, progress, rng, tail)
     return plan.normalized() if normalize and not plan.is_full else plan
@@ -127,7 +139,7 @@ def record_of(plan: EpochPlan, schedule: Schedule, reading: Reading,
         epoch=epoch,
         first_slot=first_slot,
         mean_score=reading.mean_score,
-        variance_ratio=reading.ratio,
+        variance_ratio=reading.variance_ratio,
         mean_ratio=reading.mean_ratio.mean(),
         note=plan.note,
         logged=is_logged,

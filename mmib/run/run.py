@@ -18,7 +18,7 @@ from ..scores.worth import MeanRatio, VarianceRatio
 from ..stream.baseline import BaselineOrder
 from ..stream.schedule import Place, Schedule, StepSize
 from ..stream.stream import Rest, Stream
-from .draw import Reading, draw, read, reads_scores, record_of
+from .draw import Reading, draw, next_reading, reads_scores, record_of
 from .explain import Explanation, explain
 from .record import PlanRecord
 from .states import (VERSION, check_values, mismatch, to_arrays, to_current,
@@ -179,12 +179,9 @@ class Run:
         # plan that prunes, and old slots can go.
         if self.stream.newest and (reads or schedule.is_annealing(now)):
             self.merge(decides_norms=reads)
-        self.reading = self.reading._replace(ratio=None, norms=None)
-        if not reads:
-            return
-        self.reading = self.reading._replace(read_at=int(place.spent))
-        if schedule.may_prune(now) and self.table.knows_scores:
-            self.reading = read(self.table, self.reading, schedule.pass_length)
+        self.reading = next_reading(self.reading, self.table, schedule, place,
+                                    reads)
+        if self.reading.mean_squares is not None:
             self.table.forget_sums()
 
     def _deal(self, plan: EpochPlan, record: PlanRecord, place: Place) -> None:
@@ -386,6 +383,7 @@ class Run:
             rng=self._rng.bit_generator.state,
             schedule=self.schedule.state_dict(),
             plans_checksum=self.checksum,
+            # What else a reading has belongs to the newest plan alone.
             reading=dict(
                 scores=to_tensors(reading.scores),
                 mean_score=reading.mean_score,

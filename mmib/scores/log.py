@@ -131,6 +131,7 @@ class Entry:
         if self.own_norms is None or self.norms is None:
             return False
         ratios = (self.norms.abs() / self.own_norms).cpu().numpy()
+        # Norms that are 0, infinite or NaN can't be compared.
         ratios = ratios[np.isfinite(ratios) & (ratios > 0)]
         if len(ratios) == 0:
             return False

@@ -174,21 +174,23 @@ class ImageTable:
                                     norms[counts],
                                     int(slots.tiers.max(initial=0)), self.sums)
 
-    def _visit(self, images: np.ndarray, counts: np.ndarray,
+    def _visit(self, images: np.ndarray, is_valid: np.ndarray,
                scores: np.ndarray, visited_at: np.ndarray) -> np.ndarray:
-        """Count visits, and update the scores of the visits that count. Return
-        whether each visit is the first visit of its image."""
+        """Add 1 to the visits of each image, and update the scores of images
+        whose visit has a valid score. Return whether the image had no score
+        before the visit."""
         are_first = np.empty(len(images), bool)
-        all_count, share = counts.all(), np.float32(self.ema or AVERAGE)
+        all_valid, share = is_valid.all(), np.float32(self.ema or AVERAGE)
         for rows in rounds(images):
             of, new, now = images[rows], scores[rows], visited_at[rows]
             known = self._records[of]
             known['visits'] += 1
             is_first = are_first[rows] = known['last_visit'] == 0
-            if not all_count:
+            if not all_valid:
+                # The other visits count too.
                 self._records[of] = known
                 of, new, now, known, is_first = (
-                    each[counts[rows]]
+                    each[is_valid[rows]]
                     for each in (of, new, now, known, is_first))
             average = share * known['averages'] + (np.float32(1) - share) * new
             average = np.where(is_first, new, average)

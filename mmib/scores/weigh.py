@@ -54,12 +54,13 @@ def weigh_losses(losses: Tensor,
         Tensor: Losses of shape (B,).
     """
     if type(losses) is not Tensor:
-        # A subclass may return an alias of the product.
+        # The product of a subclass may end in an alias, and Entry.weigh needs
+        # the node of the product itself.
         with torch._C.DisableTorchFunctionSubclass():
             losses = losses.view_as(losses)
     if scores is not None:
         scores.copy_(losses.detach())
-    with _backward_by(gradient_weights):
+    with _with_gradient_weights(gradient_weights):
         return losses * value_weights
 
 
@@ -67,14 +68,15 @@ def weighted_sum(losses: Tensor, value_weights: Tensor,
                  gradient_weights: Tensor) -> Tensor:
     """Return the sum of the weighted losses of :func:`weigh_losses`, in one
     operation."""
-    with _backward_by(gradient_weights):
+    with _with_gradient_weights(gradient_weights):
         return torch.dot(losses, value_weights)
 
 
-def _backward_by(weights: Tensor) -> saved_tensors_hooks:
-    """Return a context in which a product takes some weights in the place of
-    its factor for the backward pass. A Function in Python would take twice the
-    time of such a product."""
+def _with_gradient_weights(weights: Tensor) -> saved_tensors_hooks:
+    """Return a context in which a product saves some weights for its backward
+    pass instead of its second factor. Compute nothing else there, because the
+    weights replace each tensor that is saved. A Function in Python would take
+    twice as long."""
     return saved_tensors_hooks(lambda _: weights, lambda kept: kept)
 
 

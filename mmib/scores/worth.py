@@ -68,13 +68,12 @@ class MeanRatio(NamedTuple):
     below: float = 0.
     above: float = 0.
 
-    def add(self, sums: np.ndarray) -> 'MeanRatio':
-        """Return the mean with V of more visits, given their
-        :func:`tier_sums`."""
-        return self.add_ratio(from_sums(sums), float(sums[:, 0].sum()))
-
-    def add_ratio(self, ratio: VarianceRatio, visits: float) -> 'MeanRatio':
-        """Return the mean with V of more visits."""
+    def add(self,
+            sums: np.ndarray,
+            ratio: Optional[VarianceRatio] = None) -> 'MeanRatio':
+        """Return the mean with V of more visits, given their :func:`tier_sums`
+        and, if known, :func:`from_sums` of these."""
+        ratio, visits = ratio or from_sums(sums), float(sums[:, 0].sum())
         if not math.isfinite(ratio.value):
             return self
         below, above = ((visits * (end - ratio.value) / 1.96)**2

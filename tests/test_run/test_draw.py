@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from mmib.pruning import (FunctionPolicy, MeanThreshold, QuantileTiers,
                           RandomPruning)
-from mmib.run.draw import Reading, draw, read, reads_scores, record_of
+from mmib.run.draw import (Reading, draw, next_reading, read, reads_scores,
+                           record_of)
 from mmib.scores.table import ImageTable
 from mmib.stream.schedule import Place, Schedule, StepSize
 from mmib.stream.slots import Columns
@@ -146,7 +147,7 @@ def test_reading_changes_nothing():
     assert reading.scores.tolist() == SCORES.tolist()
     assert reading.mean_score == pytest.approx(SCORES.mean())
     assert reading.mean_ratio == MeanRatio().add(tables.sums)
-    assert reading.ratio == from_sums(tables.sums)
+    assert reading.variance_ratio == from_sums(tables.sums)
     assert reading.mean_ratio.visits == 50
     tables.scores[:] = 0
     assert reading.scores.tolist() == SCORES.tolist()
@@ -218,11 +219,7 @@ def next_plan(schedule, tables, reading, place, policy):
     """A plan as a run draws the plan: the record, the reading that follows,
     and whether scores were read."""
     reads = reads_scores(schedule, reading, place)
-    reading = reading._replace(ratio=None, norms=None)
-    if reads:
-        reading = reading._replace(read_at=place.spent)
-        if schedule.may_prune(schedule.clock(place)):
-            reading = read(tables, reading, 50)
+    reading = next_reading(reading, tables, schedule, place, reads)
     _, record = drawn(policy, schedule, reading, place)
     logged_at = place.spent if record.logged else reading.logged_at
     return record, reading._replace(logged_at=logged_at), reads

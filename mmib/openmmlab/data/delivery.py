@@ -64,29 +64,30 @@ class DeliveryCheck:
             if isinstance(data_batch, dict) else None)
         if samples is None or all(x is False for x in self.comparable):
             return delivered
-        places = indices
-        indices = indices % len(self._hashes)
+        rows = indices % len(self._hashes)
         paths = [getattr(sample, 'img_path', None) for sample in samples]
-        known = self._has_path[indices] & [path is not None for path in paths]
+        known = self._has_path[rows] & [path is not None for path in paths]
         hashes = _hashes_of(paths)
-        others = known & (self._hashes[indices] != hashes)
-        is_open = None in self.comparable and known.any()
-        if not (is_open or others.any()):
+        others = known & (self._hashes[rows] != hashes)
+        decides = None in self.comparable and known.any()
+        # In nearly all steps no path differs, and the parts don't matter.
+        if not (decides or others.any()):
             return delivered
         # The path of an image that can't be read is missing in the batch.
         if others.any() and (sorted(hashes[others]) == sorted(
-                self._hashes[indices[others]])):
+                self._hashes[rows[others]])):
             raise Refusal(
                 'A batch has its images in another order than they were asked '
                 'for, so weights and scores would go to wrong images: keep the'
                 ' order in `train_dataloader.collate_fn`.')
         # A pass of a run by epochs has all repeats of the dataset.
-        part_of = np.searchsorted(self._ends, places % self._ends[-1], 'right')
-        if is_open:
+        part_of = np.searchsorted(self._ends, indices % self._ends[-1],
+                                  'right')
+        if decides:
             for part in np.unique(part_of[known & ~others]):
                 self._decide(part, True)
         for i in np.flatnonzero(others):
-            part, index = part_of[i], int(indices[i])
+            part, index = part_of[i], int(rows[i])
             if self.comparable[part] is None:
                 tried = self._tried[part]
                 tried.add(index)
