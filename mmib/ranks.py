@@ -47,7 +47,7 @@ def gather_numbers(numbers: Sequence[int]) -> np.ndarray:
     """Return some integers of each rank, int64 of shape (ranks, K)."""
     if world_of_process().size == 1:
         return np.array([numbers], np.int64)
-    own = torch.tensor(numbers, dtype=torch.int64)
+    own = torch.tensor(numbers, dtype=torch.int64, device='cpu')
     return torch.stack(all_gather(own)).numpy()
 
 

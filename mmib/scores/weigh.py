@@ -60,7 +60,7 @@ def weigh_losses(losses: Tensor,
             losses = losses.view_as(losses)
     if scores is not None:
         scores.copy_(losses.detach())
-    with _with_gradient_weights(gradient_weights):
+    with _with_gradient_weights(value_weights, gradient_weights):
         return losses * value_weights
 
 
@@ -68,16 +68,22 @@ def weighted_sum(losses: Tensor, value_weights: Tensor,
                  gradient_weights: Tensor) -> Tensor:
     """Return the sum of the weighted losses of :func:`weigh_losses`, in one
     operation."""
-    with _with_gradient_weights(gradient_weights):
+    with _with_gradient_weights(value_weights, gradient_weights):
         return torch.dot(losses, value_weights)
 
 
-def _with_gradient_weights(weights: Tensor) -> saved_tensors_hooks:
-    """Return a context in which a product saves some weights for its backward
-    pass instead of its second factor. Compute nothing else there, because the
-    weights replace each tensor that is saved. A Function in Python would take
-    twice as long."""
-    return saved_tensors_hooks(lambda _: weights, lambda kept: kept)
+def _with_gradient_weights(value_weights: Tensor,
+                           gradient_weights: Tensor) -> saved_tensors_hooks:
+    """Return a context in which a product saves the weights of the gradient
+    for its backward pass, instead of its factor. A Function in Python would
+    take twice as long."""
+
+    def pack(saved: Tensor) -> Tensor:
+        # Ctrl-C may leave the context open, where other tensors are saved.
+        is_factor = saved.data_ptr() == value_weights.data_ptr()
+        return gradient_weights if is_factor else saved
+
+    return saved_tensors_hooks(pack, lambda kept: kept)
 
 
 class _WeighGradients(torch.autograd.Function):

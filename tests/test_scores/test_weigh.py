@@ -64,6 +64,26 @@ def test_weights_where_what_is_saved_is_rounded():
     assert torch.equal(losses.grad, weights)
 
 
+def test_an_interrupt_while_losses_are_weighed(monkeypatch):
+    """Later gradients are right, although the context stays open."""
+    hooks = torch.autograd.graph.saved_tensors_hooks
+
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hooks, '__exit__', interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            weigh_losses(
+                torch.rand(8).requires_grad_(), torch.ones(8), torch.rand(8))
+    factor, leaf = torch.rand(8), torch.ones(8).requires_grad_()
+    try:
+        (leaf * factor).sum().backward()
+    finally:
+        hooks(None, None).__exit__()
+    assert torch.equal(leaf.grad, factor)
+
+
 @given(ROWS, NUMBERS)
 def test_the_sum_of_weighed_losses(rows, above):
     losses, value_weights, gradient_weights, _ = columns_of(rows)
