@@ -61,12 +61,13 @@ def next_reading(reading: Reading, table: ImageTable, schedule: Schedule,
                  place: Place, reads: bool) -> Reading:
     """Return the reading for a plan at a place, given the previous reading,
     and whether scores are read for this plan."""
-    reading = reading._replace(variance_ratio=None, mean_squares=None)
-    if not reads:
-        return reading
-    reading = reading._replace(read_at=int(place.spent))
-    if schedule.may_prune(schedule.clock(place)) and table.knows_scores:
-        reading = read(table, reading, schedule.pass_length)
+    reading = reading._replace(
+        read_at=int(place.spent) if reads else reading.read_at,
+        variance_ratio=None,
+        mean_squares=None)
+    if (reads and schedule.may_prune(schedule.clock(place))
+            and table.knows_scores):
+        return read(table, reading, schedule.pass_length)
     return reading
 
 
@@ -107,9 +108,14 @@ def draw(policy: Policy, schedule: Schedule, reading: Reading, place: Place,
     return plan.normalized() if normalize and not plan.is_full else plan
 
 
-def record_of(plan: EpochPlan, schedule: Schedule, reading: Reading,
-              place: Place, first_slot: int, epoch: int,
-              is_first_of_annealing: bool) -> PlanRecord:
+def record_of(plan: EpochPlan,
+              schedule: Schedule,
+              reading: Reading,
+              place: Place,
+              first_slot: int,
+              epoch: int,
+              is_first_of_annealing: bool,
+              with_histogram: bool = True) -> PlanRecord:
     """Return the record of a plan.
 
     Args:
@@ -120,6 +126,8 @@ def record_of(plan: EpochPlan, schedule: Schedule, reading: Reading,
         first_slot (int): Number of the first slot of the plan.
         epoch (int): Epoch of the plan, from 1.
         is_first_of_annealing (bool): Whether annealing begins with the plan.
+        with_histogram (bool): Whether a plan that is logged has a histogram.
+            Defaults to True.
     """
     size = schedule.pass_length
     is_logged = bool(is_first_of_annealing
@@ -133,7 +141,7 @@ def record_of(plan: EpochPlan, schedule: Schedule, reading: Reading,
             threshold=plan.threshold,
             mean_weight=round(plan.mean_weight, 6),
             histogram=ScoreHistogram.of(reading.scores, plan)
-            if is_logged else None)
+            if is_logged and with_histogram else None)
     return PlanRecord(
         covered_epochs=place.covered / size,
         epoch=epoch,

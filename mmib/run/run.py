@@ -161,7 +161,9 @@ class Run:
             first_slot=stream.end,
             epoch=before + 1,
             is_first_of_annealing=newest is not None and not newest.annealing
-            and schedule.is_annealing(schedule.clock(place)))
+            and schedule.is_annealing(schedule.clock(place)),
+            # Nobody else reads a histogram.
+            with_histogram=bool(self._observers))
         if record.logged:
             self.reading = self.reading._replace(logged_at=place.spent)
         # The first plan that prunes is drawn from few scores, and later plans

@@ -724,6 +724,16 @@ def test_scores_are_read_once_within_the_lookahead():
     assert not any(record.annealing for record in pruned)
 
 
+def test_scores_are_counted_where_somebody_observes():
+    """A Session has no log that would show a histogram."""
+    for observers in ([], [lambda record, plan: None]):
+        training = DrivenRun(QuantileTiers())
+        training.run._observers = observers
+        record = training.train(20).run.stream.newest.record
+        assert record.kept < training.run.schedule.pass_length
+        assert (record.histogram is not None) == bool(observers)
+
+
 def test_the_checksum_is_that_of_each_plan():
     """Of those too that were drawn without reading scores."""
 
