@@ -241,7 +241,7 @@ class Session:
                 # of the losses alone.
                 entry.own_norms = own_norms(losses, entry.weights[1],
                                             predictions)
-                log.probe, log.wants_probe = entry, False
+                log.note_probe(entry)
             entry.awaits_norms = True
             predictions.register_hook(entry.note_gradient)
         weighed = entry.weigh(losses)

@@ -208,7 +208,7 @@ class Run:
             observe(record, plan)
         if plan.is_shuffled and not self.baseline.shuffle:
             plan = plan.sorted()
-        self.log.wants_probe = True  # One batch of each plan is a probe.
+        self.log.begin_plan()
         self.stream.deal(plan, record.kept, mean_weight, record.annealing,
                          keeps, record)
 

@@ -26,6 +26,8 @@ _PACKED_ENTRIES = 32
 # Largest mean relative error of norms, as where a gradient is of half
 # precision. A larger error shows that another term uses the predictions.
 _LARGEST_ERROR = 0.05
+# Entries between two probes, at least.
+_LEAST_UNPROBED = 32
 # At most so many entries wait for a backward pass, which may never come.
 _MOST_WAITING = 1024
 # Visits of a block, whose arrays stay in the processor's cache.
@@ -132,10 +134,9 @@ class Entry:
             return False
         ratios = (self.norms.abs() / self.own_norms).cpu().numpy()
         # Norms that are 0, infinite or NaN can't be compared.
-        ratios = ratios[np.isfinite(ratios) & (ratios > 0)]
-        if len(ratios) == 0:
-            return False
-        return bool(np.abs(ratios - 1).clip(max=1).mean() > _LARGEST_ERROR)
+        ratios = ratios[(ratios > 0) & (ratios < np.inf)]
+        errors = np.minimum(np.abs(ratios - 1), 1)
+        return bool(errors.sum() > _LARGEST_ERROR * len(errors))
 
 
 def _without_graph(gradient: Tensor) -> Tensor:
@@ -192,6 +193,7 @@ class VisitLog:
         """Entry, optional: The newest entry with :attr:`Entry.own_norms`."""
         self.wants_probe = True
         """bool: Whether the next entry is to be a probe."""
+        self._num_unprobed = 0  # Entries since the newest probe.
         # Entries whose scores were merged before their backward pass.
         self._late: List[Entry] = []
         self._clear()
@@ -261,9 +263,19 @@ class VisitLog:
                 slots, scores, weights=weights_of(slots, losses.device))
         return Entry(slots, views.scores, views=views, weights=views[:2])
 
+    def begin_plan(self) -> None:
+        """Let the next entry be a probe, unless a recent one was: a probe
+        takes as long as several steps of a small network."""
+        self.wants_probe |= self._num_unprobed >= _LEAST_UNPROBED
+
+    def note_probe(self, entry: Entry) -> None:
+        """Note an entry with :attr:`Entry.own_norms`."""
+        self.probe, self.wants_probe, self._num_unprobed = entry, False, 0
+
     def record(self, entry: Entry) -> None:
         """Add an entry. If several entries have the same slot, the last one
         counts."""
+        self._num_unprobed += 1
         views = entry.views
         # After a merge within a step, the rows are those of no stretch here.
         if views is not None and views.stretch in self._stretches:

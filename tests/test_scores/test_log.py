@@ -235,6 +235,22 @@ def test_another_term_that_uses_the_predictions(error, is_other):
     assert np.isnan(log.merge(0, 6, 0).norms).all() == is_other
 
 
+def test_a_probe_follows_after_many_entries():
+    """In small epochs, a probe in each would take much of the time."""
+    log, probes = VisitLog(), []
+    for number in range(200):
+        if number % 10 == 0:
+            log.begin_plan()
+        entry = Entry(np.array([number]), tensor_of(1))
+        if log.wants_probe:
+            log.note_probe(entry)
+            probes.append(number)
+        log.record(entry)
+    assert probes == [0, 40, 80, 120, 160]
+    # In a long epoch, only the first entry is a probe.
+    assert not log.wants_probe
+
+
 # The tables ------------------------------------------------------------------
 
 

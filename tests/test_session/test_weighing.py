@@ -352,12 +352,16 @@ def test_norms_beside_a_backward_pass_of_another_term(backward):
     check_norms(trainer.session, expected)
 
 
-def epochs_with_a_term(factors, is_apart=False, policy=RandomPruning(0.5)):
+def epochs_with_a_term(factors,
+                       is_apart=False,
+                       policy=RandomPruning(0.5),
+                       batch_size=20):
     """A trainer of one epoch for each factor of a term that uses the logits
     within the same backward pass. The network stays as it is."""
     trainer = Trainer(Audit(SIZE, policy, epochs=9))
     for factor in factors:
-        for slots, (inputs, labels, images) in trainer.audit.loader(20):
+        for slots, (inputs, labels,
+                    images) in trainer.audit.loader(batch_size):
             logits = trainer.model(inputs)
             own = logits.view_as(logits) if is_apart else logits
             losses = F.cross_entropy(own, labels, reduction='none')
@@ -396,8 +400,9 @@ def test_a_view_keeps_a_term_apart():
 
 def test_a_term_that_comes_later_is_noticed():
     """As where its factor grows from 0. From then on no norm is known, and V
-    stays what it was."""
-    trainer = epochs_with_a_term([0, 0, 0])
+    stays what it was. A term that comes soon after a probe is noticed later.
+    """
+    trainer = epochs_with_a_term([0, 0, 0], batch_size=2)
     run = trainer.audit.run
     trainer.session.state_dict()
     sums = run.table.sums.copy()
