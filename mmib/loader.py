@@ -280,17 +280,27 @@ class Dealer:
                 'remove `drop_last`.')
 
     def _agree(self) -> None:
+        """Let all ranks go on from the same position and with the same rest.
+        """
+        cursor = self._cursor
+        weighed = Weighed.NOTHING if cursor is None else cursor.weighed
+        if world_of_process().size > 1:
+            weighed = self._exchange(weighed)
+        if cursor is not None and weighed:
+            self._note(cursor, weighed)
+            cursor.rest = None
+
+    def _exchange(self, own: Weighed) -> Weighed:
         """Move to the furthest position of all ranks, and refuse arguments
-        that differ between ranks."""
-        run, cursor = self._run, self._cursor
+        that differ between ranks. Return what was weighed on any rank, given
+        what was weighed on this rank."""
+        run = self._run
         assert run.seed is not None
-        own = [
-            run.stream.position,
-            Weighed.NOTHING if cursor is None else cursor.weighed, *self._same,
-            run.seed,
+        numbers = [
+            run.stream.position, own, *self._same, run.seed,
             len(run.table.images), run.schedule.length, run.checksum
         ]
-        rows = gather_numbers(own)
+        rows = gather_numbers(numbers)
         names = ('batch_size', 'drop_last',
                  'num_workers` and `prefetch_factor', 'seed', 'dataset',
                  'epochs', 'policy')
@@ -307,10 +317,8 @@ class Dealer:
                 'Some ranks have weighed slots of the newest iterator, and '
                 'others slots of an iterator before with another batch size: '
                 'weigh slots of the newest iterator on all ranks.')
-        if cursor is not None and weighed:
-            self._note(cursor, weighed.pop())
-            cursor.rest = None
         run.stream.advance(int(rows[:, 0].max()))
+        return weighed.pop() if weighed else Weighed.NOTHING
 
     def _note(self, cursor: Cursor, weighed: Weighed) -> None:
         """Note what was weighed since an iterator has begun. If slots of its
@@ -560,7 +568,8 @@ class Loader:
         self._dealer.check_length(len(self._batches.dataset))  # type: ignore
         cursor = self._dealer.begin_iterator(self._batch_size, self._drop_last,
                                              self._num_prefetched)
-        if self._generator is not None:
+        # Only workers take the seed.
+        if self._generator is not None and self._num_prefetched:
             self._generator.manual_seed(self._dealer.seed_of(cursor))
         for batch in self._batches:
             if self._device is not None:
