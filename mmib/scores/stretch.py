@@ -60,7 +60,7 @@ class Stretch:
         self._numbers, columns = slots.ahead(_NUM_BATCHES)
         self._numbering, self._batch_size = slots.numbering, len(slots)
         size = self._batch_size
-        weights = np.stack([columns.relative_weights, columns.weights])
+        weights = np.array([columns.relative_weights, columns.weights])
         if has_mean_factors:
             weights = np.concatenate([weights, weights / np.float32(size)])
         self._weights = to_device(weights, device)
@@ -124,9 +124,13 @@ class Stretch:
     def values(self) -> List[Tensor]:
         """Return copies of the rows that were written, float32 of shape
         (2, K)."""
-        parts = [self._rows[:, begin:end] for begin, end in self._written]
-        # Where a loss counts negatively, so does its norm.
-        return [torch.stack([scores, norms.abs()]) for scores, norms in parts]
+        parts = [
+            self._rows[:, begin:end].clone() for begin, end in self._written
+        ]
+        for rows in parts:
+            # Where a loss counts negatively, so does its norm.
+            rows[1].abs_()
+        return parts
 
 
 def weights_of(slots: Slots, device: torch.device) -> Tensor:

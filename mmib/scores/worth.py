@@ -32,6 +32,7 @@ _TERMS = ((0, 0), (1, 0), (1, 2), (2, 2))
 _SUMS = [MOMENTS.index(term) for term in _TERMS]
 _PRODUCTS = np.array([[MOMENTS.index((a + c, b + d)) for c, d in _TERMS]
                       for a, b in _TERMS])
+_SIGNS = np.array([1, -1, -1, 1])  # Of the terms in log V.
 _BLOCK = 2**13  # Visits whose moments fit into the cache.
 _MORE = 2  # More visits with a large norm that the interval covers.
 
@@ -156,28 +157,27 @@ def from_sums(sums: np.ndarray) -> VarianceRatio:
     the tier times the largest ratio of a norm to the mean of its tier that was
     seen.
     """
-    moments, largest = sums[:, :-1], sums[:, -1]
-    totals = moments.sum(0)
+    totals = sums.sum(0)
     count, terms, products = totals[0], totals[_SUMS], totals[_PRODUCTS]
-    if not (count > 5 and (terms > 0).all()):
+    if not (count > 5 and terms.min() > 0):
         return VarianceRatio(*[math.nan] * 4)
     limit = float(totals[2]**2 / (totals[1] * totals[3]))
     # Where all weights are equal, V is 1 whatever the norms are.
     if products[0, 0] * products[1, 1] < (1 + 1e-9) * products[0, 1]**2:
         return VarianceRatio(1., 1., 1., limit)
-    seen = moments[:, 2] > 0
-    visits, images, norms = moments[seen, :3].T
+    seen = sums[sums[:, 2] > 0]
+    visits, images, norms = seen[:, :3].T
     weight, mean = images / visits, norms / images
-    square = (mean * (largest[seen] / mean).max())**2
-    more = np.stack(
-        [np.ones_like(weight), weight, weight * square, weight**2 * square], 1)
-    # The first row is without more visits.
-    more = np.concatenate([np.zeros((1, 4)), more])
+    square = (mean * (seen[:, -1] / mean).max())**2
+    # Terms of one more visit to each tier. The first row is without any.
+    more = np.zeros((1 + len(seen), 4))
+    more[1:] = np.array(
+        [np.ones_like(weight), weight, weight * square, weight**2 * square]).T
     terms = terms + _MORE * more
     products = products + _MORE * more[:, :, None] * more[:, None]
-    counts = count + _MORE * (more[:, 0] > 0)
+    counts = count + _MORE * more[:, 0]
     # How each term moves log V.
-    slope = np.array([1, -1, -1, 1]) / terms
+    slope = _SIGNS / terms
     variance = (slope[:, :, None] * products * slope[:, None]).sum((1, 2))
     error = np.sqrt(np.maximum(variance, 0) * counts / (counts - 5))
     values = terms[:, 0] * terms[:, 3] / (terms[:, 1] * terms[:, 2])
