@@ -36,6 +36,8 @@ class BatchContext:
         mixture (:meth:`mix`), float32 of shape (B,)."""
         self.relative_weights: Tensor
         """Tensor: Relative weight of each row, float32 of shape (B,)."""
+        self.size: int
+        """int: Number of images in a batch with weights."""
         self._mean_factors: Optional[Sequence[Tensor]]
         self.clear()
 
@@ -48,7 +50,7 @@ class BatchContext:
         self.clear()
         self._mean_factors = mean_factors or None
         self.weights = self.row_weights = weights
-        self.relative_weights = relative_weights
+        self.relative_weights, self.size = relative_weights, len(weights)
 
     def clear(self) -> None:
         """Forget the batch. Until weights are set again, losses are computed
@@ -64,12 +66,6 @@ class BatchContext:
         self._watched: List[weakref.ref] = []
         self._scale: Optional[Tensor] = None
         self._hides_norms = False
-
-    @property
-    def size(self) -> int:
-        """int: Number of images in a batch with weights."""
-        assert self.weights is not None
-        return len(self.weights)
 
     def mix(self, share: Factor) -> None:
         """Declare that row k is a mixture of the images k and B - 1 - k. Call

@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Union
 
 import numpy as np
+import torch
 from mmengine.dist import master_only
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
@@ -119,6 +120,7 @@ class InfoBatchHook(Hook):
         """bool: Whether there is a :attr:`run`."""
         self._slots: Slots  # Slots of the batch in training.
         self._views: Optional[Views] = None
+        self._device: torch.device  # Of the training.
         self._first_masks: FirstMasks
         # Whether a step has begun that isn't over.
         self._is_in_step = False
@@ -147,6 +149,7 @@ class InfoBatchHook(Hook):
         """Check the config, and connect the parts of the run."""
         check_training(runner, self)
         task = tasks.attach(runner.model, self.batch, runner.hooks)
+        self._device = next(runner.model.parameters()).device
         self._set_up_run(runner, task)
         check_ranks(self.run, self._delivery)
         self._first_masks = FirstMasks(runner.train_dataloader.dataset,
@@ -316,11 +319,10 @@ class InfoBatchHook(Hook):
         if slots.annealing:
             self.batch.clear()
         else:
-            device = next(runner.model.parameters()).device
-            views = run.log.views(slots, device, has_mean_factors=True)
+            views = run.log.views(slots, self._device, has_mean_factors=True)
             self._views = views
             if views is None:
-                self.batch.set_weights(*weights_of(slots, device))
+                self.batch.set_weights(*weights_of(slots, self._device))
             else:
                 self.batch.set_weights(views.relative_weights, views.weights,
                                        views.mean_factors)

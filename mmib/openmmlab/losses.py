@@ -162,21 +162,24 @@ class InfoBatchLoss(nn.Module):
         is_trained = (
             torch.is_grad_enabled()
             and kwargs.get('reduction_override') != 'none')
-        batch, rule = self.batch, _UNREDUCED.get(type(self.loss))
+        # A module takes long to look up its submodules.
+        batch, loss = self.batch, self.loss
         if is_trained and batch.weights is not None:
             compute = self._score if batch.only_scores else self._weigh
-            return compute(pred, target, **kwargs)
-        if (is_trained and rule and rule.always(self.loss)
+            return compute(loss, pred, target, **kwargs)
+        rule = _UNREDUCED.get(type(loss))
+        if (is_trained and rule and rule.always(loss)
                 and not batch.only_scores):
-            elements, divisor, _ = self._unreduced(self.loss, pred, target,
+            elements, divisor, _ = self._unreduced(loss, pred, target,
                                                    **kwargs)
             if divisor is not None:
                 return elements.sum(dtype=torch.float32) / divisor
-        return self.loss(pred, target, **kwargs)
+        return loss(pred, target, **kwargs)
 
-    def _weigh(self, pred: Tensor, target: Tensor, **kwargs: Any) -> Tensor:
+    def _weigh(self, loss: nn.Module, pred: Tensor, target: Tensor,
+               **kwargs: Any) -> Tensor:
         """Return the loss with a weight for each image."""
-        losses, factor = self._by_image(self.loss, pred, target, **kwargs)
+        losses, factor = self._by_image(loss, pred, target, **kwargs)
         if factor is not None:
             self.batch.watch(pred, self.rows_per_image, factor)
             return self.batch.mean(losses, factor)
@@ -184,18 +187,19 @@ class InfoBatchLoss(nn.Module):
         self.batch.add_scores(losses)
         if pred.requires_grad:
             pred, = weigh_gradients(self.batch.row_weights, [pred])
-        return self.loss(pred, target, **kwargs)
+        return loss(pred, target, **kwargs)
 
-    def _score(self, pred: Tensor, target: Tensor, **kwargs: Any) -> Tensor:
+    def _score(self, loss: nn.Module, pred: Tensor, target: Tensor,
+               **kwargs: Any) -> Tensor:
         """Return the loss of the baseline to the last bit. A copy of the loss
         computes the scores, because a loss may count its calls."""
         with torch.no_grad():
             losses, factor = self._by_image(
-                copy.deepcopy(self.loss), pred, target, **kwargs)
+                copy.deepcopy(loss), pred, target, **kwargs)
         self.batch.watch(pred, self.rows_per_image,
                          1. if factor is None else factor)
         self.batch.add_scores(losses)
-        return self.loss(pred, target, **kwargs)
+        return loss(pred, target, **kwargs)
 
     def _by_image(self, loss: nn.Module, pred: Tensor, target: Tensor,
                   **kwargs: Any) -> Tuple[Tensor, Optional[Factor]]:
