@@ -217,7 +217,8 @@ class InfoBatchHook(Hook):
             score=task.score,
             visited_at=iterations.of_visits,
             every_rank_trains=True,
-            observers=self.plan_observers)
+            observers=self.plan_observers,
+            with_histograms=True)
         self._iterations = iterations
         if iterations.schedule.by_epoch:
             self._steps = ScheduleSteps(

@@ -32,8 +32,8 @@ class PlanRecord:
             previous read of the scores and this read. None where V is unknown.
         mean_ratio (VarianceRatio, optional): Mean V of the run until the plan.
         histogram (ScoreHistogram, optional): Scores of all images and of the
-            slots. None for full passes, where the plan isn't logged, and where
-            the run has no observers.
+            slots. None for full passes, where the plan isn't logged, and in
+            a Session.
         note (str): What the policy says about the plan.
         logged (bool): Whether the plan has a line in the log.
         annealing (bool): Whether the plan belongs to annealing, in which

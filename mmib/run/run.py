@@ -73,22 +73,25 @@ class Run:
         observers (Sequence[Callable]): Each is called as ``observe(record,
             plan)`` with every plan, before the plan is sorted and dealt.
             Defaults to none.
+        with_histograms (bool): Whether the records of plans have histograms,
+            which the report of an MMEngine run shows. Defaults to False.
     """
 
     def __init__(
-            self,
-            images: np.ndarray,
-            policy: Policy,
-            schedule: Schedule,
-            warn: Callable[[str], None],
-            shuffle: bool = True,
-            seed: Optional[int] = None,
-            ema: float = 0.,
-            normalize: Optional[bool] = False,
-            score: str = 'loss',
-            visited_at: Optional[Callable[[np.ndarray], np.ndarray]] = None,
-            every_rank_trains: bool = False,
-            observers: Sequence[Callable] = (),
+        self,
+        images: np.ndarray,
+        policy: Policy,
+        schedule: Schedule,
+        warn: Callable[[str], None],
+        shuffle: bool = True,
+        seed: Optional[int] = None,
+        ema: float = 0.,
+        normalize: Optional[bool] = False,
+        score: str = 'loss',
+        visited_at: Optional[Callable[[np.ndarray], np.ndarray]] = None,
+        every_rank_trains: bool = False,
+        observers: Sequence[Callable] = (),
+        with_histograms: bool = False,
     ) -> None:
         self.policy, self.schedule = _own(policy), schedule
         if policy.prunes and not schedule.prunes_nothing:
@@ -109,6 +112,7 @@ class Run:
         self.checksum = 0
         """int: CRC-32 of all plans that pruned."""
         self.warn, self._observers = warn, observers
+        self._with_histograms = with_histograms
         self._visited_at = visited_at or _slots_until
         self._every_rank_trains = every_rank_trains
         self._said: Set[str] = set()  # Warnings that are shown once.
@@ -162,8 +166,7 @@ class Run:
             epoch=before + 1,
             is_first_of_annealing=newest is not None and not newest.annealing
             and schedule.is_annealing(schedule.clock(place)),
-            # Nobody else reads a histogram.
-            with_histogram=bool(self._observers))
+            with_histogram=self._with_histograms)
         if record.logged:
             self.reading = self.reading._replace(logged_at=place.spent)
         # The first plan that prunes is drawn from few scores, and later plans

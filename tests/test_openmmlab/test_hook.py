@@ -55,6 +55,19 @@ def assert_scores(runner, steps, ema=0):
     np.testing.assert_allclose(scores, expected, rtol=1e-5)
 
 
+def test_the_file_has_histograms(tmp_path):
+    """Where nobody observes the plans, the report shows them all the same."""
+    runner = small_runner(tmp_path)
+    assert not infobatch_hook(runner).plan_observers
+    train(runner)
+    lines = read_lines(next(tmp_path.glob('*/infobatch.jsonl')))
+    pruned = [line for line in lines if line.get('kept', 11) < 11]
+    assert len(pruned) > 3
+    for line in pruned:
+        assert sum(line['histogram']['all']) == 11
+        assert sum(line['histogram']['kept']) == line['kept']
+
+
 @pytest.mark.parametrize('loop, loader', [
     ('IterBasedTrainLoop', dict(num_workers=0)),
     ('IterBasedTrainLoop', dict(num_workers=4)),

@@ -724,14 +724,13 @@ def test_scores_are_read_once_within_the_lookahead():
     assert not any(record.annealing for record in pruned)
 
 
-def test_scores_are_counted_where_somebody_observes():
-    """A Session has no log that would show a histogram."""
-    for observers in ([], [lambda record, plan: None]):
-        training = DrivenRun(QuantileTiers())
-        training.run._observers = observers
-        record = training.train(20).run.stream.newest.record
+def test_scores_are_counted_for_a_report_alone():
+    """A Session has no report that would show a histogram."""
+    for wanted in (False, True):
+        training = DrivenRun(QuantileTiers(), with_histograms=wanted).train(20)
+        record = training.run.stream.newest.record
         assert record.kept < training.run.schedule.pass_length
-        assert (record.histogram is not None) == bool(observers)
+        assert (record.histogram is not None) == wanted
 
 
 def test_the_checksum_is_that_of_each_plan():
