@@ -175,8 +175,7 @@ def allocate(sizes: np.ndarray, roots: np.ndarray, num_kept: int,
     least = np.maximum(min_keep, 1 / np.maximum(sizes, 1))
 
     def shares(scales: np.ndarray) -> np.ndarray:
-        return np.minimum(
-            np.maximum(np.multiply.outer(scales, roots), least), 1)
+        return np.clip(np.multiply.outer(scales, roots), least, 1)
 
     # The number of kept images is linear between these scales.
     scales = np.sort(np.concatenate([least / roots, 1 / roots]))

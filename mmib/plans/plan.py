@@ -111,19 +111,13 @@ class EpochPlan:
         chance = np.sqrt(np.maximum(weights * (weights - 1), 0).sum())
         return bool(off <= 1e-3 * pass_length + 4 * chance)
 
-    def _at(self,
-            rows: Any,
-            scale: float = 1.,
-            tiers: Optional[Tuple[Tier, ...]] = None) -> 'EpochPlan':
-        """Return the plan with some of the slots, whose weights are multiplied
-        by a scale, and with other tiers unless None."""
-        weights = self.weights[rows]
-        return replace(
-            self,
-            indices=self.indices[rows],
-            weights=weights if scale == 1 else weights * np.float32(scale),
-            tier_of_slot=self.tier_of_slot[rows],
-            tiers=self.tiers if tiers is None else tiers)
+    def _at(self, rows: Any) -> 'EpochPlan':
+        """Return the plan with some of the slots."""
+        slots = {
+            name: getattr(self, name)[rows]
+            for name in ('indices', 'weights', 'tier_of_slot')
+        }
+        return replace(self, **slots)
 
     def cut(self, limit: Optional[int]) -> 'EpochPlan':
         """Return the first ``limit`` slots of the plan, or all if None."""
@@ -154,13 +148,15 @@ class EpochPlan:
         if not self.is_shuffled:
             rows = np.sort(rng.permutation(len(self))[:kept])
         scale = len(self) / kept if round(self.mean_weight, 6) != 1 else 1.
+        plan = self._at(rows)
         counts = np.bincount(
-            self.tier_of_slot[rows], minlength=len(self.tiers) + 1)
-        return self._at(
-            rows, scale,
-            tuple(
-                tier._replace(kept=n).scaled(scale)
-                for tier, n in zip(self.tiers, counts[1:].tolist())))
+            plan.tier_of_slot, minlength=len(self.tiers) + 1)[1:]
+        return replace(
+            plan,
+            weights=plan.weights * np.float32(scale),
+            tiers=tuple(
+                tier._replace(kept=int(n)).scaled(scale)
+                for tier, n in zip(self.tiers, counts)))
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -61,13 +61,12 @@ def next_reading(reading: Reading, table: ImageTable, schedule: Schedule,
                  place: Place, reads: bool) -> Reading:
     """Return the reading for a plan at a place, given the previous reading,
     and whether scores are read for this plan."""
-    reading = reading._replace(
-        read_at=int(place.spent) if reads else reading.read_at,
-        variance_ratio=None,
-        mean_squares=None)
-    if (reads and schedule.may_prune(schedule.clock(place))
-            and table.knows_scores):
-        return read(table, reading, schedule.pass_length)
+    reading = reading._replace(variance_ratio=None, mean_squares=None)
+    if not reads:
+        return reading
+    reading = reading._replace(read_at=int(place.spent))
+    if schedule.may_prune(schedule.clock(place)) and table.knows_scores:
+        reading = read(table, reading, schedule.pass_length)
     return reading
 
 

@@ -304,8 +304,7 @@ class Run:
             merged = self.log.merge(stream.known_from, stream.position,
                                     self.checksum, self.world)
             stream.advance(merged.position)
-            if len(merged.unscored):
-                table.count_visits(stream.at(merged.unscored).indices)
+            table.count_visits(stream.at(merged.unscored).indices)
             # In MMEngine, a batch is logged after its backward pass.
             self._look_for_norms(merged, decides_norms
                                  or self._every_rank_trains)

@@ -90,13 +90,13 @@ class PreparedBatches:
     def begin(self, device: Optional[torch.device]) -> None:
         """Prepare batches for losses on a device. None stands for the CPU, but
         on a machine with an accelerator the device isn't known then, and
-        nothing is prepared. After many eager steps, the first step shows
+        nothing is prepared. After many eager steps, the first two steps show
         whether the loop is compiled now."""
         if device is None and not torch.accelerator.is_available():
             device = torch.device('cpu')
         if _IS_SUPPORTED:
             self._device = device
-            self._num_eager = min(self._num_eager, _MOST_EAGER - 1)
+            self._num_eager = min(self._num_eager, _MOST_EAGER - 2)
 
     def note_eager(self) -> None:
         """Note a step that isn't compiled. After several such steps in a row,
