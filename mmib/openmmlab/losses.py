@@ -113,16 +113,20 @@ class InfoBatchLoss(nn.Module):
         self._register_state_dict_hook(_without_prefix)
         self._register_load_state_dict_pre_hook(_with_prefix)
 
+    def _wrapped(self) -> Optional[nn.Module]:
+        # While a module is built, copied or unpickled, there is none yet.
+        return self.__dict__.get('_modules', {}).get('loss')
+
     def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == 'loss':  # While a module is copied or unpickled.
-                raise
-            return getattr(self.loss, name)
+        wrapped = self._wrapped()
+        # A head asks for `loss_name` in each step. A module takes long to say
+        # that it has no such attribute.
+        if name != 'loss' and hasattr(wrapped, name):
+            return getattr(wrapped, name)
+        return super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        wrapped = self.__dict__.get('_modules', {}).get('loss')
+        wrapped = self._wrapped()
         is_own = (
             name == 'loss' or name in self.__dict__
             or hasattr(nn.Module, name))
