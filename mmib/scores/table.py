@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The table of images, and sums over visits."""
 from numbers import Real
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ _FIELDS = dict(
     averages=np.float32,
     last_visit=np.int32,
     visits=np.int32)
-# In a dataset of more images, V is estimated from a random sample of this many
+# In a dataset of more images, V is estimated from a sample of about this many
 # images. The sample suffices for the third digit of V, and saves time where a
 # plan is drawn.
 _SAMPLED = 1 << 18
@@ -68,7 +68,6 @@ class ImageTable:
         # takes no memory.
         self.images: Any = images if self._repeats else range(len(images))
         size = int(images.max()) + 1
-        self._sampled = _draw_sampled(size)
         self._records = np.zeros(size, [*_FIELDS.items()])
         self._view_records()
         self.scores[:] = self.averages[:] = 1
@@ -100,8 +99,8 @@ class ImageTable:
         """Reset the sums over visits."""
         self.sums = np.zeros((0, len(worth.MOMENTS) + 1))
         """np.ndarray: :func:`~mmib.worth.tier_sums` of the visits since the
-        sums were last read for a plan, in a larger dataset of a random sample
-        of 262,144 images."""
+        sums were last read for a plan, in a larger dataset of a sample of
+        about 262,144 images."""
 
     def count_visits(self, indices: np.ndarray) -> None:
         """Count visits without a score, by the indices of the slots."""
@@ -142,17 +141,7 @@ class ImageTable:
         self.non_finite += int((counts & ~finite).sum())
         images = self._images_of(slots.indices)
         is_first = self._visit(images, counts & finite, scores, visited_at)
-        counts &= (
-            finite & np.isfinite(norms) & ~is_first & (slots.tiers > 0) &
-            (slots.weights > 0))
-        if self._sampled is not None:
-            counts &= self._sampled[images]
-        # A slice copies nothing.
-        known = slice(None) if counts.all() else np.flatnonzero(counts)
-        self.sums = worth.tier_sums(slots.tiers[known],
-                                    slots.relative_weights[known],
-                                    norms[known],
-                                    int(slots.tiers.max(initial=0)), self.sums)
+        self._add_norms(images, slots, norms, counts & finite & ~is_first)
 
     def add_late(self, slots: Columns, norms: np.ndarray) -> None:
         """Add the norms of visits that were added before their norms were
@@ -164,15 +153,23 @@ class ImageTable:
         """
         images = self._images_of(slots.indices)
         # As in `add`, the first visit of an image doesn't count.
+        self._add_norms(images, slots, norms, self.visits[images] > 1)
+
+    def _add_norms(self, images: np.ndarray, slots: Columns, norms: np.ndarray,
+                   counts: np.ndarray) -> None:
+        """Add the norms of visits to the sums, of those visits that count."""
+        num_tiers = int(slots.tiers.max(initial=0))
+        if len(self.scores) > _SAMPLED:
+            rows = np.flatnonzero(is_sampled(images, len(self.scores)))
+            slots, norms, counts = slots.at(rows), norms[rows], counts[rows]
         counts = (
-            np.isfinite(norms) & (self.visits[images] > 1) & (slots.tiers > 0)
-            & (slots.weights > 0))
-        if self._sampled is not None:
-            counts &= self._sampled[images]
-        slots = slots.at(counts)
-        self.sums = worth.tier_sums(slots.tiers, slots.relative_weights,
-                                    norms[counts],
-                                    int(slots.tiers.max(initial=0)), self.sums)
+            counts & np.isfinite(norms) & (slots.tiers > 0) &
+            (slots.weights > 0))
+        # A slice copies nothing.
+        known = slice(None) if counts.all() else np.flatnonzero(counts)
+        self.sums = worth.tier_sums(slots.tiers[known],
+                                    slots.relative_weights[known],
+                                    norms[known], num_tiers, self.sums)
 
     def _visit(self, images: np.ndarray, is_valid: np.ndarray,
                scores: np.ndarray, visited_at: np.ndarray) -> np.ndarray:
@@ -232,14 +229,23 @@ class ImageTable:
             self.averages[:] = self.scores
 
 
-def _draw_sampled(size: int) -> Optional[np.ndarray]:
-    """Return a mask of the images that V is estimated from, bool of shape
-    (size,), or None for all. The sample depends on the size alone."""
-    if size <= _SAMPLED:
-        return None
-    sampled = np.zeros(size, bool)
-    sampled[np.random.default_rng(0).permutation(size)[:_SAMPLED]] = True
-    return sampled
+def is_sampled(images: np.ndarray, size: int) -> np.ndarray:
+    """Return whether V is estimated from each of these images, bool of shape
+    (K,), if the dataset has more than 262,144 images.
+
+    The hash of the number of an image decides this (the finalizer of
+    MurmurHash3). To look it up in a mask of all images, at random places,
+    would take several times as long.
+
+    Args:
+        images (np.ndarray): Numbers of images, from 0, integer of shape (K,).
+        size (int): Number of images of the dataset.
+    """
+    mixed = images.astype(np.uint32)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        mixed = (mixed ^ mixed >> np.uint32(shift)) * np.uint32(factor)
+    mixed ^= mixed >> np.uint32(16)
+    return mixed < np.uint32(_SAMPLED / size * 2**32)
 
 
 def rounds(images: np.ndarray) -> Iterator[Any]:

@@ -17,7 +17,8 @@ from mmib.pruning import RandomPruning
 from mmib.ranks import World
 from mmib.run.run import Run
 from mmib.scores.log import Entry, Merged, VisitLog
-from mmib.scores.table import AVERAGE, ImageTable, check_ema, rounds
+from mmib.scores.table import (AVERAGE, ImageTable, check_ema, is_sampled,
+                               rounds)
 from mmib.stream.schedule import Schedule
 from mmib.stream.slots import Columns
 from mmib.worth import tier_sums
@@ -408,25 +409,39 @@ def test_images_that_a_dataset_repeats_are_counted_once_for_each_slot():
     assert tables.pruned.tolist() == [3, 0, 2]
 
 
-def test_v_of_many_images_is_told_by_some_at_random():
-    """The same ones on each rank and after a checkpoint."""
+@mock.patch('mmib.scores.table._SAMPLED', 30)
+def test_v_of_many_images_is_estimated_from_a_sample():
+    """The same images on each rank and after a checkpoint."""
     first, second, third = np.float32(
         np.random.default_rng(0).gamma(2, size=(3, 100)))
-    with mock.patch('mmib.scores.table._SAMPLED', 30):
-        tables = ImageTable(np.arange(100))
-        add(tables, slots_of([*range(100)]), 1, first, first)
-        other = saved_and_loaded(tables)
-    told = []
+    tables = ImageTable(np.arange(100))
+    add(tables, slots_of([*range(100)]), 1, first, first)
+    other = saved_and_loaded(tables)
+    sampled = []
     for image, score in enumerate(second):
         before = tables.sums[:, 0].sum()
         add(tables, slots_of([image], 2., 1, 1.6), 2, [score], [score])
-        told += [image] * int(tables.sums[:, 0].sum() - before)
-    assert len(told) == 30 and len(np.unique(np.diff(told))) > 1
+        sampled += [image] * int(tables.sums[:, 0].sum() - before)
+    count = len(sampled)
+    assert 20 < count < 40 and len(np.unique(np.diff(sampled))) > 1
     np.testing.assert_array_equal(tables.scores, second)
     add(other, slots_of([*range(100)], 2., 1, 1.6), 2, second, third)
-    weights = np.full(30, np.float32(2) / np.float32(1.6))
+    weights = np.full(count, np.float32(2) / np.float32(1.6))
     np.testing.assert_array_equal(
-        other.sums, tier_sums(np.ones(30, int), weights, third[told], 1))
+        other.sums, tier_sums(np.ones(count, int), weights, third[sampled], 1))
+
+
+@given(st.integers(2**18 + 1, 2**27), st.data())
+def test_a_sample_is_spread_evenly(size, data):
+    """Over each part of a dataset, and over images at equal distances."""
+    count = data.draw(st.integers(2**15, 2**17))
+    step = data.draw(st.integers(1, size // count))
+    begin = data.draw(st.integers(0, size - count * step))
+    images = begin + step * np.arange(count)
+    expected = count * 2**18 / size
+    # As good as a random choice: six standard deviations.
+    error = abs(is_sampled(images, size).sum() - expected)
+    assert error <= 6 * expected**0.5 + 2
 
 
 def test_a_state_is_a_copy_and_small():
