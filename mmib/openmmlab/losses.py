@@ -119,10 +119,13 @@ class InfoBatchLoss(nn.Module):
 
     def __getattr__(self, name: str) -> Any:
         wrapped = self._wrapped()
-        # A head asks for `loss_name` in each step. A module takes long to say
-        # that it has no such attribute.
-        if name != 'loss' and hasattr(wrapped, name):
-            return getattr(wrapped, name)
+        # A head asks for `loss_name` in each step, and a module takes long to
+        # say that it has no such attribute. So the wrapped loss comes first.
+        if name != 'loss' and wrapped is not None:
+            try:
+                return getattr(wrapped, name)
+            except AttributeError:
+                pass
         return super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -66,13 +66,13 @@ class DeliveryCheck:
             return delivered
         rows = indices % len(self._hashes)
         paths = [getattr(sample, 'img_path', None) for sample in samples]
-        hashes = _hashes_of(paths)
-        differ = self._hashes[rows] != hashes
-        # In nearly all steps no path differs, and the parts don't matter.
-        if None not in self.comparable and not differ.any():
-            return delivered
         known = self._has_path[rows] & [path is not None for path in paths]
-        others = known & differ
+        hashes = _hashes_of(paths)
+        others = known & (self._hashes[rows] != hashes)
+        decides = None in self.comparable and known.any()
+        # In nearly all steps no path differs, and the parts don't matter.
+        if not (decides or others.any()):
+            return delivered
         # The path of an image that can't be read is missing in the batch.
         if others.any() and (sorted(hashes[others]) == sorted(
                 self._hashes[rows[others]])):
@@ -83,7 +83,7 @@ class DeliveryCheck:
         # A pass of a run by epochs has all repeats of the dataset.
         part_of = np.searchsorted(self._ends, indices % self._ends[-1],
                                   'right')
-        if None in self.comparable:
+        if decides:
             for part in np.unique(part_of[known & ~others]):
                 self._decide(part, True)
         for i in np.flatnonzero(others):
