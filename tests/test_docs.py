@@ -146,19 +146,20 @@ def test_the_table_of_readme():
         for column, cell in zip(head[1:], cells):
             low, *high = map(int, re.findall(r'\d+', column))
             # A column may stand for several lengths.
-            for key in costs:
-                is_here = low <= key[1] <= max(high, default=low)
-                if cell and key[0] == training and is_here:
-                    found[key] = cell
+            epochs = [
+                epochs for name, epochs in costs if name == training
+                and low <= epochs <= max(high, default=low)
+            ]
+            if cell:
+                key = training, *epochs
+                found[key] = cell
     assert found == costs
 
 
 def test_what_a_command_says_of_the_cost():
     """It is the range of the pruned runs in README."""
-    costs = [
-        float(cost) for cost in re.findall(
-            r'/ ([\d.]+)[\\ ]', section('README.md', '## What to expect'))
-    ]
+    cells = sum(body('README.md', '## What to expect'), [])
+    costs = [number(cell.split(' / ')[1]) for cell in cells if ' / ' in cell]
     (low, high), = re.findall(r'([\d.]+) to ([\d.]+) points', _COST)
     assert (float(low), float(high)) == (min(costs), max(costs))
 
