@@ -351,22 +351,23 @@ def test_tables_are_those_of_one_visit_after_another(images, steps, ema, score,
             st.sampled_from([0., 1., 2.5]),
             st.sampled_from([0., 0.5, 7., NAN, INF])),
         min_size=1,
-        max_size=20), st.integers(1, 100))
+        max_size=20), st.integers(1, 20))
 def test_norms_may_follow_later(visits, size):
     """The sums are those of norms that were known at once, to the bit, and
     scores stay."""
     indices, tiers, weights, norms = map(np.array, zip(*visits))
     slots = slots_of(indices)._replace(
         tiers=tiers.astype(np.int16), weights=np.float32(weights))
-    with mock.patch('mmib.scores.table._SAMPLED', size):
-        one, late = (ImageTable(np.arange(10)) for _ in range(2))
+    one, late = (ImageTable(np.arange(10)) for _ in range(2))
     norms, scores = np.float32(norms), np.arange(len(norms))
-    for tables in (one, late):
-        # All visits below are later ones of their images.
-        add(tables, slots_of([*range(10)]), 1, np.ones(10), np.ones(10))
-    add(one, slots, 2, scores, norms)
-    add(late, slots, 2, scores, np.full(len(norms), NAN))
-    late.add_late(slots, norms)
+    # Of 10 images there may be a sample.
+    with mock.patch('mmib.scores.table._SAMPLED', size):
+        for tables in (one, late):
+            # All visits below are later ones of their images.
+            add(tables, slots_of([*range(10)]), 1, np.ones(10), np.ones(10))
+        add(one, slots, 2, scores, norms)
+        add(late, slots, 2, scores, np.full(len(norms), NAN))
+        late.add_late(slots, norms)
     np.testing.assert_array_equal(late.sums, one.sums)
     np.testing.assert_array_equal(late.scores, one.scores)
     np.testing.assert_array_equal(late.last_visit, one.last_visit)
@@ -409,26 +410,32 @@ def test_images_that_a_dataset_repeats_are_counted_once_for_each_slot():
     assert tables.pruned.tolist() == [3, 0, 2]
 
 
+@pytest.mark.parametrize('repeats', [1, 2])
 @mock.patch('mmib.scores.table._SAMPLED', 30)
-def test_v_of_many_images_is_estimated_from_a_sample():
-    """The same images on each rank and after a checkpoint."""
+def test_v_of_many_images_is_estimated_from_a_sample(repeats):
+    """The same images on each rank and after a checkpoint, with all of their
+    indices."""
+    images = np.repeat(np.arange(100), repeats)
     first, second, third = np.float32(
-        np.random.default_rng(0).gamma(2, size=(3, 100)))
-    tables = ImageTable(np.arange(100))
-    add(tables, slots_of([*range(100)]), 1, first, first)
+        np.random.default_rng(0).gamma(2, size=(3, len(images))))
+    every = [*range(len(images))]
+    tables = ImageTable(images)
+    add(tables, slots_of(every), 1, first, first)
     other = saved_and_loaded(tables)
     sampled = []
-    for image, score in enumerate(second):
+    for index, score in enumerate(second):
         before = tables.sums[:, 0].sum()
-        add(tables, slots_of([image], 2., 1, 1.6), 2, [score], [score])
-        sampled += [image] * int(tables.sums[:, 0].sum() - before)
-    count = len(sampled)
-    assert 20 < count < 40 and len(np.unique(np.diff(sampled))) > 1
-    np.testing.assert_array_equal(tables.scores, second)
-    add(other, slots_of([*range(100)], 2., 1, 1.6), 2, second, third)
-    weights = np.full(count, np.float32(2) / np.float32(1.6))
+        add(tables, slots_of([index], 2., 1, 1.6), 2, [score], [score])
+        sampled += [index] * int(tables.sums[:, 0].sum() - before)
+    of, counts = np.unique(images[sampled], return_counts=True)
+    assert 20 < len(of) < 40 and len(np.unique(np.diff(of))) > 1
+    assert (counts == repeats).all()
+    np.testing.assert_array_equal(tables.scores, second[repeats - 1::repeats])
+    add(other, slots_of(every, 2., 1, 1.6), 2, second, third)
+    weights = np.full(len(sampled), np.float32(2) / np.float32(1.6))
     np.testing.assert_array_equal(
-        other.sums, tier_sums(np.ones(count, int), weights, third[sampled], 1))
+        other.sums,
+        tier_sums(np.ones(len(sampled), int), weights, third[sampled], 1))
 
 
 @given(st.integers(2**18 + 1, 2**27), st.data())
