@@ -151,8 +151,7 @@ def test_the_table_of_readme():
                 and low <= epochs <= max(high, default=low)
             ]
             if cell:
-                key = training, *epochs
-                found[key] = cell
+                found[(training, *epochs)] = cell
     assert found == costs
 
 

@@ -233,9 +233,9 @@ def is_sampled(images: np.ndarray, size: int) -> np.ndarray:
     """Return whether V is estimated from each of these images, bool of shape
     (K,), if the dataset has more than 262,144 images.
 
-    The hash of the number of an image decides this (the finalizer of
-    MurmurHash3). To look it up in a mask of all images, at random places,
-    would take several times as long.
+    The sample is the images whose number has a small hash, the finalizer of
+    MurmurHash3. A mask of all images, which is read at random places, takes
+    several times as long.
 
     Args:
         images (np.ndarray): Numbers of images, from 0, integer of shape (K,).
