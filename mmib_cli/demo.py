@@ -55,7 +55,7 @@ def summarize(run: Run, seconds: float) -> str:
     pruned = ' '.join(str(num_images - plan.kept) for plan in run.plans)
     minutes, seconds = divmod(round(seconds), 60)
     return '\n'.join([
-        'InfoBatch demo: UperNet R-18 on drawn scenes',
+        'InfoBatch demo: UperNet R-18 on synthetic images',
         f'  iterations   {iters}, where the baseline needs {full:.0f} for '
         f'as many passes: {saved / full:.0%} saved',
         f'  pruned       of {num_images} images in each virtual epoch (pass): '

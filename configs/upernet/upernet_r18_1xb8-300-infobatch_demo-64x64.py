@@ -1,4 +1,4 @@
-# What `make demo` trains: InfoBatch on drawn scenes.
+# What `make demo` trains: InfoBatch on synthetic images.
 _base_ = [
     '../_base_/models/upernet_r18.py', '../_base_/datasets/demo_64x64.py',
     __import__('mmseg').__path__[0] +

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""The comparison of ways to train, on a few drawn images."""
+"""The comparison of ways to train, on a few synthetic images."""
 import itertools
 import json
 from argparse import Namespace
