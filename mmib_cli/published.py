@@ -5,7 +5,9 @@ import glob
 import math
 import os.path as osp
 import re
-from typing import Any, Dict, Iterator, NamedTuple, Optional
+from collections import defaultdict
+from statistics import fmean
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from mmengine.fileio import load
 
@@ -13,6 +15,8 @@ from mmengine.fileio import load
 # 12 epochs.
 _LENGTH = re.compile(r'(?<=[-_])(\d+)([kx])(?=_)')
 _METRICS = 'mIoU', 'box AP'
+# A mean over fewer models says little.
+_MIN_MODELS = 4
 
 
 class Published(NamedTuple):
@@ -24,12 +28,17 @@ class Published(NamedTuple):
         unit (str): ``'k'`` or ``'x'``, which follows a length.
         values (dict[int, float]): The metric after each length, in increasing
             order. Other lengths are a half and twice :attr:`length`.
+        dataset (str): Name of the dataset, such as ``'ADE20K'``.
+        gains (dict[int, list[float]]): By a length, what twice that length
+            gains each model of the library on the dataset.
     """
 
     metric: str
     length: int
     unit: str
     values: Dict[int, float]
+    dataset: str
+    gains: Dict[int, List[float]]
 
     def bounds(self, share: float) -> Dict[str, float]:
         """Return what a share of the length costs ``'at most'`` and ``'at
@@ -43,8 +52,7 @@ class Published(NamedTuple):
         found: Dict[str, float] = {}
         part = math.log2(1 / share)
         values = self.values
-        lengths = {'at most': self.length // 2, 'at least': self.length}
-        for kind, length in lengths.items():
+        for kind, length in self._doublings().items():
             if length in values and 2 * length in values:
                 gain = values[2 * length] - values[length]
                 if gain > 0 and (kind == 'at least' or part <= 1):
@@ -59,12 +67,38 @@ class Published(NamedTuple):
         text = ', '.join(f'{value:.2f} after {length}{self.unit}'
                          for length, value in self.values.items())
         text = f'This model has a published {self.metric} of {text}.'
-        bounds = ' and '.join(f'{kind} about {cost:.1f}'
-                              for kind, cost in self.bounds(share).items())
+        bounds = ' and '.join(
+            f'{kind} about {cost:.1f} points{self._mean(kind, share)}'
+            for kind, cost in self.bounds(share).items())
         return text + (
             f' By these figures, {100 * share:.0f} % of the {self.length}'
-            f'{self.unit} cost {bounds} points, if each doubling gains less '
-            'than the one before.') * bool(bounds)
+            f'{self.unit} cost an unpruned run {bounds}, if each doubling '
+            'gains less than the one before.') * bool(bounds)
+
+    def _doublings(self) -> Dict[str, int]:
+        """Return the length whose doubling gives each bound."""
+        return {'at most': self.length // 2, 'at least': self.length}
+
+    def _mean(self, kind: str, share: float) -> str:
+        """Return the mean of a bound over the models on the dataset: two runs
+        of one model differ by chance too."""
+        gains = self.gains.get(self._doublings()[kind], ())
+        if len(gains) < _MIN_MODELS or fmean(gains) <= 0:
+            return ''
+        mean = math.log2(1 / share) * fmean(gains)
+        return f' ({mean:.1f} on average over {len(gains)} models on ' \
+            f'{self.dataset})'
+
+
+class _Result(NamedTuple):
+    """The value of a metric on a dataset."""
+
+    value: float
+    dataset: str
+
+
+# By the names of a model and of a metric.
+_Results = Dict[Tuple[str, str], _Result]
 
 
 def published(path: str) -> Optional[Published]:
@@ -75,32 +109,65 @@ def published(path: str) -> Optional[Published]:
     if found is None:
         return None
     length, unit = int(found[1]), found[2]
-    known: Dict[tuple, float] = {}
-    folder = glob.escape(osp.dirname(path))
-    for metafile in glob.glob(osp.join(folder, 'metafile.y*ml')):
-        try:
-            known.update(_values(load(metafile)))
-        # A file of the user may hold anything, and a run needs none of it.
-        except Exception:
-            continue
+    folder = osp.dirname(path)
+    results = _results(glob.escape(folder))
+    halves = [] if length % 2 else [length // 2]
     for metric in _METRICS:
-        values = {}
-        halves = [] if length % 2 else [length // 2]
-        for each in (*halves, length, 2 * length):
-            other = f'{name[:found.start(1)]}{each}{name[found.end(1):]}'
-            if (other, metric) in known:
-                values[each] = known[other, metric]
+        values = {
+            each: results[key].value
+            for each in (*halves, length, 2 * length)
+            if (key := (_with_length(found, each), metric)) in results
+        }
         if length in values and len(values) > 1:
-            return Published(metric, length, unit, values)
+            dataset = results[name, metric].dataset
+            # The library has a folder for each family of models.
+            library = _results(osp.join(glob.escape(osp.dirname(folder)), '*'))
+            gains = _gains(library, metric, unit, dataset)
+            return Published(metric, length, unit, values, dataset, gains)
     return None
 
 
-def _values(metafile: Any) -> Iterator[tuple]:
-    """Yield the name of a model with the name of a metric, and the value."""
+def _with_length(found: re.Match, length: int) -> str:
+    """Return a name in which a length was found, with another length."""
+    name = found.string
+    return f'{name[:found.start(1)]}{length}{name[found.end(1):]}'
+
+
+def _gains(results: _Results, metric: str, unit: str,
+           dataset: str) -> Dict[int, List[float]]:
+    """Return, by a length, what twice that length gains each model on a
+    dataset."""
+    gains = defaultdict(list)
+    for (name, each), result in results.items():
+        found = _LENGTH.search(name)
+        if found and (each, found[2], result.dataset) == (metric, unit,
+                                                          dataset):
+            length = int(found[1])
+            longer = results.get((_with_length(found, 2 * length), metric))
+            if longer:
+                gains[length].append(longer.value - result.value)
+    return gains
+
+
+def _results(folders: str) -> _Results:
+    """Return the results in the metafiles of folders, given by a pattern."""
+    results: _Results = {}
+    for metafile in glob.glob(osp.join(folders, 'metafile.y*ml')):
+        try:
+            results.update(_read(load(metafile)))
+        # A file of the user may hold anything, and a run needs none of it.
+        except Exception:
+            continue
+    return results
+
+
+def _read(metafile: Any) -> Iterator[tuple]:
+    """Yield the names of a model and of a metric, and the result."""
     models = metafile if isinstance(metafile, list) else metafile['Models']
     for model in models:
         results = model.get('Results') or []
         for result in results if isinstance(results, list) else [results]:
             for metric, value in (result.get('Metrics') or {}).items():
                 if metric in _METRICS:
-                    yield (model['Name'], metric), float(value)
+                    yield (model['Name'], metric), _Result(
+                        float(value), result.get('Dataset', 'its dataset'))
