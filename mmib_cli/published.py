@@ -71,7 +71,7 @@ class Published(NamedTuple):
             f'{kind} about {cost:.1f} points{self._mean(kind, share)}'
             for kind, cost in self.bounds(share).items())
         return text + (
-            f' By these figures, {100 * share:.0f} % of the {self.length}'
+            f' So {100 * share:.0f} % of the {self.length}'
             f'{self.unit} cost an unpruned run {bounds}, if each doubling '
             'gains less than the one before.') * bool(bounds)
 
@@ -86,8 +86,7 @@ class Published(NamedTuple):
         if len(gains) < _MIN_MODELS or fmean(gains) <= 0:
             return ''
         mean = math.log2(1 / share) * fmean(gains)
-        return f' ({mean:.1f} on average over {len(gains)} models on ' \
-            f'{self.dataset})'
+        return f' (mean of {len(gains)} models on {self.dataset}: {mean:.1f})'
 
 
 class _Result(NamedTuple):
