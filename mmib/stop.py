@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """A signal that stops a run after a step, the same one on all ranks."""
+import atexit
 import itertools
 import os
 import signal
@@ -150,6 +151,9 @@ class StopSignal:
         saved. Where one rank ends, a launcher may kill a rank that still
         writes the file, so all ranks wait for each other."""
         all_gather(torch.zeros(()))
+        # A launcher may signal the ranks that are still ending when another
+        # one has ended, and would report that signal in the place of the code.
+        atexit.register(_set_handlers, (signal.SIG_DFL, _receive), _pass_over)
         raise SystemExit(EXIT_CODE)
 
     def close(self) -> None:

@@ -4,6 +4,8 @@ and the run goes on from there as if nothing had happened."""
 import os
 import os.path as osp
 import signal
+import subprocess
+import sys
 
 import pytest
 import torch.distributed as dist
@@ -117,3 +119,23 @@ def test_a_run_goes_on_after_a_signal(tmp_path, kind, world_size, number):
 def test_a_second_signal_ends_the_process(tmp_path):
     stops = [dict(type='SignalsAt', iteration=26)] * 2
     assert train(tmp_path, hooks=stops)[0] == [-signal.SIGTERM]
+
+
+LEAVES = """
+import atexit, os, signal
+from mmib.stop import StopSignal
+stop = StopSignal()
+stop.listen()
+os.kill(os.getpid(), signal.SIGTERM)
+while not stop.after_step():
+    pass
+atexit.register(os.kill, os.getpid(), signal.SIGTERM)
+stop.leave()
+"""
+
+
+def test_a_signal_while_a_rank_ends():
+    """A launcher sends this when another rank has ended. The exit code stays
+    that of a saved run."""
+    result = subprocess.run([sys.executable, '-c', LEAVES])
+    assert result.returncode == mmib.stop.EXIT_CODE

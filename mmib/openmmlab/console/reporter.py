@@ -160,9 +160,13 @@ class Reporter:
         changed since then."""
         stream = self._run.stream
         plan = stream.current
-        epoch = plan.record.epoch if plan else 1
-        place = (f'the run goes on in virtual epoch {epoch} at '
-                 f'slot {stream.position}')
+        place = 'the run continues in virtual epoch '
+        if plan is None:
+            place += '1'
+        else:
+            done = stream.position - plan.first_slot
+            place += (f'{plan.record.epoch}, after {done} of '
+                      f'{plan.end - plan.first_slot} images')
         self._info('; '.join([place, *changes]) + '.')
 
     def run_starts_afresh(self, reason: str) -> None:
@@ -228,8 +232,8 @@ class Reporter:
         if iterations.annealing_at >= iterations.length:
             return 'no annealing'
         left = iterations.annealing_at - self._done
-        return (f'{left} {iterations.unit}s until annealing'
-                if left > 0 else 'annealing')
+        unit = iterations.unit + 's' * (left != 1)
+        return f'{left} {unit} until annealing' if left > 0 else 'annealing'
 
     def after_iter(self, batch_idx: int) -> None:
         """Write the mean loss of the last iterations where LoggerHook does."""
