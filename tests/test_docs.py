@@ -134,20 +134,26 @@ def cost_of(cell):
 
 def range_of(cells):
     """The lowest and the highest of what differences cost."""
-    costs = sorted(map(cost_of, cells), key=number)
+    costs = sorted((cost_of(cell) for cell in cells if cell != 'not run'),
+                   key=number)
+    if not costs:
+        return 'not run'
     low, high = costs[0], costs[-1]
     return low if low == high else f'{low} to {high}'
 
 
-def test_the_table_of_readme():
+TRAIN = '## Train in 60 % of the iterations'
+
+
+def test_the_costs_in_readme():
     """What fewer iterations cost on each dataset, as in the results."""
     settings, name = [], ''
     for row in body('docs/results.md', '## How much will it cost me'):
         training, epochs, *_, plain, pruned = row
         name = re.sub(r'\[([^\]]+)\]\([^)]+\)', r'\1', training) or name
-        if epochs.isdigit() and pruned != 'not run':
+        if epochs.isdigit():
             settings.append((name, int(epochs), plain, pruned))
-    head, _, *table = rows_of(section('README.md', '## What to expect'))
+    head, _, *table = rows_of(section('README.md', TRAIN))
     for dataset, *cells in table:
         for column, cell in zip(head[1:], cells, strict=True):
             low, *high = map(int, re.findall(r'\d+', column))
@@ -166,15 +172,41 @@ def test_the_table_of_readme():
 
 
 def test_what_a_command_says_of_the_cost():
-    """It is the range of the pruned runs in README."""
-    cells = sum(body('README.md', '## What to expect'), [])
+    """It is the range of the pruned runs in README, which has it twice."""
+    cells = sum(body('README.md', TRAIN), [])
     costs = [
         float(cost) for cell in cells if ' / ' in cell
         for cost in re.findall(r'\d+\.\d',
                                cell.split(' / ')[1])
     ]
-    (low, high), = re.findall(r'([\d.]+) to ([\d.]+) points', _COST)
-    assert (float(low), float(high)) == (min(costs), max(costs))
+    for text in _COST, read('README.md').split('\n## ')[0]:
+        (low, high), = re.findall(r'([\d.]+) to ([\d.]+) points', text)
+        assert (float(low), float(high)) == (min(costs), max(costs))
+
+
+def test_the_rankings_in_readme():
+    """The shares of the wrong labels that two rankings find among the first
+    images."""
+    people, planted = body('README.md', '## Find wrong labels')
+    # The pages have networks of 24 epochs first.
+    of_people = [
+        [
+            rows('real_label_errors', 'network', name)[-1]
+            for name in ('margin', 'margin of probabilities')
+        ],
+        [
+            rows('real_label_errors', 'network', name)[0]
+            for name in ('margin', 'margin of probabilities, as in cleanlab')
+        ],
+    ]
+    for column, pair in zip((2, 3), zip(*of_people)):
+        shares = ' / '.join(f'{number(row[-3]):.0f}' for row in pair)
+        assert people[column] == f'{shares} %'
+    names = ('mean of the highest 5% of the pixel losses', 'cleanlab, softmin')
+    for column, name in zip((2, 3), names):
+        shares = ' / '.join(f'{100 * number(row[3]):.0f}'
+                            for row in rows('label_errors', name))
+        assert planted[column] == f'{shares} %'
 
 
 def test_the_rule_for_other_trainings():
