@@ -72,8 +72,8 @@ class Published(NamedTuple):
             for kind, cost in self.bounds(share).items())
         return text + (
             f' So {100 * share:.0f} % of the {self.length}'
-            f'{self.unit} cost an unpruned run {bounds}, if each doubling '
-            'gains less than the one before.') * bool(bounds)
+            f'{self.unit} cost an unpruned run {bounds}, if gains shrink with '
+            'the length.') * bool(bounds)
 
     def _doublings(self) -> Dict[str, int]:
         """Return the length whose doubling gives each bound."""
