@@ -74,7 +74,7 @@ def test_the_page_has_the_config_of_a_conversion(tmp_path):
     after = mmib.convert(Config.fromfile(base), 0.6)
     assert after.to_dict() == Config.fromfile(path).to_dict()
     # README leaves out what has a default, and intervals that still fit.
-    code, = code_of('../README.md', '## Train with a config')
+    code, = code_of('../README.md', '## In a config')
     path.write_text(code.replace(f'./{osp.basename(base)}', base))
     short = Config.fromfile(path)
     intervals = short.train_cfg, short.default_hooks.checkpoint

@@ -268,6 +268,8 @@ def test_a_break_in_each_epoch(workers):
     trainer, iterators = Trainer(audit), 0
     with warnings.catch_warnings(record=True) as texts:
         warnings.simplefilter('always')
+        # Python 3.12 has one for a worker that is forked beside a thread.
+        warnings.simplefilter('ignore', DeprecationWarning)
         for _ in trainer.iterators():
             iterators += 1
             for batch in itertools.islice(loader, 3):
