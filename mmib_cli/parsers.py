@@ -301,9 +301,8 @@ def train() -> ArgumentParser:
         nargs='?',
         const='auto',
         metavar='FILE',
-        help='Go on from the last checkpoint in the work folder; FILE, of '
-        'MMPretrain and MMDetection, names another one. Default: the training '
-        'begins.')
+        help='Go on from the checkpoint FILE, or without FILE from the last '
+        'one in the work folder. Default: the training begins.')
     _add_flags(
         group,
         amp='Train with mixed precision. Default: that of CONFIG.',

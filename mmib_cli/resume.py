@@ -14,6 +14,7 @@ from mmib.labels.config import listed_images
 from mmib.openmmlab.config.parts import LENGTH_FIELD, infobatch_hooks
 
 from .files import check_checkpoint, loadable
+from .scripts import library_of
 
 # In a config that `mmib train` trains: the checksum of its listed images and
 # repaired masks.
@@ -25,14 +26,26 @@ def last_checkpoint(work_dir: str) -> Optional[str]:
     None if there is none yet.
 
     Raises:
-        Refusal: If the file is gone.
+        Refusal: If the file is gone, or the note of it is empty.
     """
     note = osp.join(work_dir, 'last_checkpoint')
     if not osp.isfile(note):  # MMEngine would print something.
         return None
     path = find_latest_checkpoint(work_dir)
-    check_checkpoint(path, f'the path in {note}, or remove that file')
+    check_checkpoint(
+        path or "''", f'the path in {note}, or name another '
+        'checkpoint by --resume FILE')
     return path
+
+
+def _without_resume(args: List[str]) -> List[str]:
+    """Return the arguments without ``--resume`` and the file that it names."""
+    for at, arg in enumerate(args):
+        if arg.partition('=')[0] == '--resume':
+            after = args[at + 1:]
+            names_file = arg == '--resume' and after and after[0][:1] != '-'
+            return [*args[:at], *(after[1:] if names_file else after)]
+    return args
 
 
 def how_to_go_on(args: List[str], work_dir: str) -> str:
@@ -40,25 +53,28 @@ def how_to_go_on(args: List[str], work_dir: str) -> str:
     """
     if last_checkpoint(work_dir) is None:
         return f'There is no checkpoint in {work_dir} yet to go on from.'
-    resume = [] if '--resume' in args else ['--resume']
-    return ('To go on from the last checkpoint: ' +
-            shlex.join(['mmib', 'train', *args, *resume]))
+    command = ['mmib', 'train', *_without_resume(args), '--resume']
+    return f'To go on from the last checkpoint: {shlex.join(command)}'
 
 
 def resumed(args: List[str], cfg: Config, given: argparse.Namespace,
             work_dir: str) -> List[str]:
-    """Let ``--resume`` go on from the last checkpoint of the work folder, also
-    where there is a ``load_from``, from which MMEngine would go on. Without a
-    checkpoint the run begins, from that ``load_from``.
+    """Let ``--resume`` go on from the file that it names, in each library. Let
+    ``--resume`` without a file go on from the last checkpoint of the work
+    folder, also where there is a ``load_from``, from which MMEngine would go
+    on. Without a checkpoint the run begins, from that ``load_from``.
 
     Returns:
         list[str]: The arguments for the library's script.
     """
+    if given.resume not in (None, 'auto') and library_of(cfg) == 'mmseg':
+        # The option of its script takes no file.
+        load_from = f'load_from={given.resume}'
+        return [*_without_resume(args), '--resume', '--cfg-options', load_from]
     if given.resume != 'auto' or not cfg.get('load_from'):
         return args
     if last_checkpoint(work_dir) is None:
-        at = next(i for i, arg in enumerate(args) if '--resume' in arg)
-        return args[:at] + args[at + 1 + (args[at + 1:at + 2] == ['auto']):]
+        return _without_resume(args)
     return [*args, '--cfg-options', 'load_from=None']
 
 

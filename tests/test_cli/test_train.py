@@ -286,6 +286,34 @@ def test_resume_of_a_fine_tuning(train, capsys, monkeypatch, option):
     assert 'InfoBatch: 12 iterations covered' in read_log(folder)
 
 
+@pytest.mark.parametrize('note', ['', 'gone.pth', None])
+def test_resume_from_a_file(train, capsys, monkeypatch, note):
+    """It goes on from that file, whatever the last checkpoint is, and what
+    goes on after that is the last checkpoint."""
+    config = write(f'named{note}-20k', TUNED.replace('load_from', 'unused'))
+    folder = Path(f'work_dirs/named{note}-12k-infobatch')
+    call = (config, '--infobatch', '--cfg-options',
+            'default_hooks.checkpoint.interval=3')
+    for after, options in ((10, ()), (8, ('--resume',
+                                          f'{folder}/iter_6.pth'))):
+        monkeypatch.setattr(StopAfter, 'iterations', after)
+        with pytest.raises(SystemExit):
+            train(*call, *options)
+        assert capsys.readouterr().err.endswith(
+            f'last checkpoint: mmib train {" ".join(call)} --resume\n')
+    assert re.findall(r'resumed epoch: \d+, iter: (\d+)',
+                      read_log(folder)) == ['6']
+    monkeypatch.setattr(StopAfter, 'iterations', 0)
+    if note is not None:
+        (folder / 'last_checkpoint').write_text(note)
+        with pytest.raises(SystemExit, match=f'{folder}/last_checkpoint'):
+            train(*call, '--resume')
+    train(*call, f'--resume={folder}/iter_3.pth')
+    assert re.findall(r'resumed epoch: \d+, iter: (\d+)',
+                      read_log(folder)) == ['6', '3']
+    assert 'InfoBatch: 12 iterations covered' in read_log(folder)
+
+
 @DATASETS.register_module()
 class Unreadable(IndexDataset):
     """A dataset whose second half a decoder can't read."""
