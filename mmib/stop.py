@@ -151,9 +151,10 @@ class StopSignal:
         saved. Where one rank ends, a launcher may kill a rank that still
         writes the file, so all ranks wait for each other."""
         all_gather(torch.zeros(()))
-        # A launcher may signal the ranks that are still ending when another
-        # one has ended, and would report that signal in the place of the code.
-        atexit.register(_set_handlers, (signal.SIG_DFL, _receive), _pass_over)
+        # When a rank has ended, a launcher may signal the ranks that are still
+        # ending. It would then report the signal instead of the code.
+        atexit.register(_set_handlers, (signal.SIG_DFL, _receive),
+                        signal.SIG_IGN)
         raise SystemExit(EXIT_CODE)
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from statistics import fmean
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from mmengine.fileio import load
+import yaml
 
 # The length in the name of a config: thousands of iterations, or multiples of
 # 12 epochs.
@@ -17,6 +17,7 @@ _LENGTH = re.compile(r'(?<=[-_])(\d+)([kx])(?=_)')
 _METRICS = 'mIoU', 'box AP'
 # A mean over fewer models says little.
 _MIN_MODELS = 4
+_YAML = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
 
 
 class Published(NamedTuple):
@@ -29,8 +30,8 @@ class Published(NamedTuple):
         values (dict[int, float]): The metric after each length, in increasing
             order. Other lengths are a half and twice :attr:`length`.
         dataset (str): Name of the dataset, such as ``'ADE20K'``.
-        gains (dict[int, list[float]]): By a length, what twice that length
-            gains each model of the library on the dataset.
+        gains (dict[int, list[float]]): What each model of the library on the
+            dataset gains if its length is doubled, by that length.
     """
 
     metric: str
@@ -67,21 +68,24 @@ class Published(NamedTuple):
         text = ', '.join(f'{value:.2f} after {length}{self.unit}'
                          for length, value in self.values.items())
         text = f'This model has a published {self.metric} of {text}.'
-        bounds = ' and '.join(
-            f'{kind} about {cost:.1f} points{self._mean(kind, share)}'
-            for kind, cost in self.bounds(share).items())
+        bounds = self.bounds(share)
+        costs = [f'{kind} about {bounds[kind]:.1f} points' for kind in bounds]
+        # The means of two bounds would be over different models.
+        for kind in list(bounds)[:1]:
+            costs[0] += self._mean(kind, share)
         return text + (
-            f' So {100 * share:.0f} % of the {self.length}'
-            f'{self.unit} cost an unpruned run {bounds}, if gains shrink with '
-            'the length.') * bool(bounds)
+            f' So an unpruned run with {100 * share:.0f} % of the '
+            f'{self.length}{self.unit} schedule loses {" and ".join(costs)}, '
+            'if gains shrink with the length.') * bool(costs)
 
     def _doublings(self) -> Dict[str, int]:
         """Return the length whose doubling gives each bound."""
         return {'at most': self.length // 2, 'at least': self.length}
 
     def _mean(self, kind: str, share: float) -> str:
-        """Return the mean of a bound over the models on the dataset: two runs
-        of one model differ by chance too."""
+        """Return the mean of a bound over the models on the dataset: the
+        published figures of one model are two runs, which differ by chance
+        too."""
         gains = self.gains.get(self._doublings()[kind], ())
         if len(gains) < _MIN_MODELS or fmean(gains) <= 0:
             return ''
@@ -89,84 +93,97 @@ class Published(NamedTuple):
         return f' (mean of {len(gains)} models on {self.dataset}: {mean:.1f})'
 
 
-class _Result(NamedTuple):
-    """The value of a metric on a dataset."""
+class _Series(NamedTuple):
+    """What is published of a model in all lengths, without the lengths."""
 
-    value: float
+    model: str
+    unit: str
+    metric: str
     dataset: str
 
 
-# By the names of a model and of a metric.
-_Results = Dict[Tuple[str, str], _Result]
+_Values = Dict[_Series, Dict[int, float]]
 
 
 def published(path: str) -> Optional[Published]:
-    """Return what the metafile beside a config publishes of the model, or None
-    unless two lengths are known."""
-    name = osp.splitext(osp.basename(path))[0]
-    found = _LENGTH.search(name)
+    """Return what the metafile beside a config publishes of the model, with
+    the gains of other models by the metafiles of other folders in a folder
+    ``configs``. Return None unless two lengths of the model are known."""
+    found = _split(osp.splitext(osp.basename(path))[0])
     if found is None:
         return None
-    length, unit = int(found[1]), found[2]
-    folder = osp.dirname(path)
-    results = _results(glob.escape(folder))
-    halves = [] if length % 2 else [length // 2]
+    model, length, unit = found
+    folder = osp.dirname(osp.abspath(path))
+    own = _read_metafiles(glob.escape(folder))
     for metric in _METRICS:
-        values = {
-            each: results[key].value
-            for each in (*halves, length, 2 * length)
-            if (key := (_with_length(found, each), metric)) in results
-        }
-        if length in values and len(values) > 1:
-            dataset = results[name, metric].dataset
-            # The library has a folder for each family of models.
-            library = _results(osp.join(glob.escape(osp.dirname(folder)), '*'))
-            gains = _gains(library, metric, unit, dataset)
-            return Published(metric, length, unit, values, dataset, gains)
+        for series, values in own.items():
+            if series[:3] != (model, unit, metric):
+                continue
+            values = {
+                each: values[each]
+                for each in sorted(values)
+                if each in (length, 2 * length) or 2 * each == length
+            }
+            if length in values and len(values) > 1:
+                return Published(metric, length, unit, values, series.dataset,
+                                 _gains(series, folder, own))
     return None
 
 
-def _with_length(found: re.Match, length: int) -> str:
-    """Return a name in which a length was found, with another length."""
-    name = found.string
-    return f'{name[:found.start(1)]}{length}{name[found.end(1):]}'
+def _split(name: str) -> Optional[Tuple[str, int, str]]:
+    """Split the name of a model into the name with ``*`` in the place of its
+    length, the length and the unit."""
+    found = _LENGTH.search(name)
+    if found is None:
+        return None
+    model = f'{name[:found.start(1)]}*{name[found.end(1):]}'
+    return model, int(found[1]), found[2]
 
 
-def _gains(results: _Results, metric: str, unit: str,
-           dataset: str) -> Dict[int, List[float]]:
-    """Return, by a length, what twice that length gains each model on a
-    dataset."""
-    gains = defaultdict(list)
-    for (name, each), result in results.items():
-        found = _LENGTH.search(name)
-        if found and (each, found[2], result.dataset) == (metric, unit,
-                                                          dataset):
-            length = int(found[1])
-            longer = results.get((_with_length(found, 2 * length), metric))
-            if longer:
-                gains[length].append(longer.value - result.value)
+def _gains(series: _Series, folder: str,
+           own: _Values) -> Dict[int, List[float]]:
+    """Return what each model on the dataset gains if its length is doubled, by
+    that length."""
+    parent = osp.dirname(folder)
+    if osp.basename(parent) == 'configs':
+        own = _read_metafiles(osp.join(glob.escape(parent), '*'))
+    gains: Dict[int, List[float]] = defaultdict(list)
+    for other, values in own.items():
+        if series.dataset and other[1:] == series[1:]:
+            for length in values:
+                if 2 * length in values:
+                    gains[length].append(values[2 * length] - values[length])
     return gains
 
 
-def _results(folders: str) -> _Results:
-    """Return the results in the metafiles of folders, given by a pattern."""
-    results: _Results = {}
-    for metafile in glob.glob(osp.join(folders, 'metafile.y*ml')):
+def _read_metafiles(folders: str) -> _Values:
+    """Read the metafiles in folders, given by a pattern. Of a model that is
+    named twice, the first values stay."""
+    found: _Values = defaultdict(dict)
+    for path in sorted(glob.glob(osp.join(folders, 'metafile.y*ml'))):
         try:
-            results.update(_read(load(metafile)))
+            with open(path, encoding='utf-8') as file:
+                for series, length, value in _results(
+                        yaml.load(file, Loader=_YAML)):
+                    found[series].setdefault(length, value)
         # A file of the user may hold anything, and a run needs none of it.
         except Exception:
             continue
-    return results
+    return found
 
 
-def _read(metafile: Any) -> Iterator[tuple]:
-    """Yield the names of a model and of a metric, and the result."""
+def _results(metafile: Any) -> Iterator[Tuple[_Series, int, float]]:
+    """Yield the values of a metafile."""
     models = metafile if isinstance(metafile, list) else metafile['Models']
     for model in models:
+        split = _split(model['Name'])
         results = model.get('Results') or []
         for result in results if isinstance(results, list) else [results]:
+            # A comment took the place of some names in MMSegmentation.
+            dataset = result.get('Dataset') or ''
+            dataset = '' if dataset.startswith('#') else dataset
             for metric, value in (result.get('Metrics') or {}).items():
-                if metric in _METRICS:
-                    yield (model['Name'], metric), _Result(
-                        float(value), result.get('Dataset', 'its dataset'))
+                if split and metric in _METRICS:
+                    name, length, unit = split
+                    yield (_Series(name, unit, metric,
+                                   dataset), length, float(value))

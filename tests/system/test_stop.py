@@ -124,12 +124,18 @@ def test_a_second_signal_ends_the_process(tmp_path):
 LEAVES = """
 import atexit, os, signal
 from mmib.stop import StopSignal
+
+class Ends:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGTERM):
+        kill(pid, number)
+
 stop = StopSignal()
 stop.listen()
 os.kill(os.getpid(), signal.SIGTERM)
 while not stop.after_step():
     pass
 atexit.register(os.kill, os.getpid(), signal.SIGTERM)
+ends = Ends()
 stop.leave()
 """
 
@@ -137,5 +143,5 @@ stop.leave()
 def test_a_signal_while_a_rank_ends():
     """A launcher sends this when another rank has ended. The exit code stays
     that of a saved run."""
-    result = subprocess.run([sys.executable, '-c', LEAVES])
+    result = subprocess.run([sys.executable, '-c', LEAVES], timeout=60)
     assert result.returncode == mmib.stop.EXIT_CODE

@@ -4,6 +4,7 @@ import csv
 import glob
 import math
 import os.path as osp
+import re
 
 import pytest
 
@@ -41,7 +42,7 @@ def test_the_metafiles_of_mmseg():
     assert found > 30
 
 
-def test_the_mean_of_a_dataset():
+def test_the_mean_of_a_dataset(monkeypatch):
     """The gains that research/zoo has found of all models on ADE20K."""
     path = osp.join(
         installed_configs('mmseg'),
@@ -55,19 +56,29 @@ def test_the_mean_of_a_dataset():
     assert known.dataset == 'ADE20K' and len(gains) == 41
     assert sorted(known.gains[80]) == pytest.approx(sorted(gains))
     # 0.737 times 1.35 and times 0.64.
-    said = known.sentences(0.6)
-    assert ' about 1.0 points (mean of 41 models on ADE20K: 0.5)' in said
+    assert {'1.0', '0.5', '41'} <= numbers(known.sentences(0.6))
+    # By a path from the folder, too.
+    monkeypatch.chdir(osp.dirname(path))
+    assert published(osp.basename(path)) == known
+
+
+def numbers(text):
+    return {*re.findall(r'\d+(?:\.\d+)?', text)}
 
 
 UPERNET = Published('mIoU', 160, 'k', {80: 40.7, 160: 42.05}, 'ADE20K', {})
 
 
 def test_the_mean_of_few_models_is_not_said():
-    """Nor a mean by which more iterations make a model worse."""
+    """Nor a mean by which more iterations make a model worse, nor one over
+    other models than the first bound's."""
     for gains, is_said in (([.5] * 4, True), ([.5] * 3, False),
                            ([.5, .5, .5, -2], False)):
-        said = UPERNET._replace(gains={80: gains}).sentences(0.6)
-        assert (': 0.4)' in said) is is_said
+        known = UPERNET._replace(gains={80: gains, 160: [2] * 5})
+        assert ('0.4' in numbers(known.sentences(0.6))) is is_said
+        longer = known._replace(values={**known.values, 320: 42.25})
+        assert ('0.4' in numbers(longer.sentences(0.6))) is is_said
+        assert '1.5' not in numbers(longer.sentences(0.6))
 
 
 def test_what_a_share_costs():
@@ -114,15 +125,39 @@ def test_what_is_not_published(tmp_path):
 
 
 def test_the_metafile_of_a_detector(tmp_path):
-    """Results are a list there, and a length counts 12 epochs."""
-    (tmp_path / 'metafile.yml').write_text('Models:\n'
-                                           '- Name: a_1x_b\n'
-                                           '  Results:\n'
-                                           '  - Dataset: COCO\n'
-                                           '    Metrics: {box AP: 37}\n'
-                                           '- Name: a_2x_b\n'
-                                           '  Results:\n'
-                                           '  - Metrics: {mask AP: 30}\n'
-                                           '  - Metrics: {box AP: 38.5}\n')
-    known = published(str(tmp_path / 'a_1x_b.py'))
-    assert known == ('box AP', 1, 'x', {1: 37, 2: 38.5}, 'COCO', {1: [1.5]})
+    """Results are a list there, of several datasets, and a length counts 12
+    epochs."""
+    folder = tmp_path / 'configs' / 'a'
+    for name in ('a', 'b'):
+        (tmp_path / 'configs' / name).mkdir(parents=True)
+        (tmp_path / 'configs' / name / 'metafile.yml').write_text(
+            'Models:\n'
+            f'- Name: {name}_1x_c\n'
+            '  Results:\n'
+            '  - {Dataset: COCO, Metrics: {box AP: 37}}\n'
+            '  - {Dataset: LVIS, Metrics: {box AP: 20}}\n'
+            f'- Name: {name}_2x_c\n'
+            '  Results:\n'
+            '  - {Dataset: COCO, Metrics: {mask AP: 30}}\n'
+            '  - {Dataset: COCO, Metrics: {box AP: 38.5}}\n')
+    known = published(str(folder / 'a_1x_c.py'))
+    assert known == ('box AP', 1, 'x', {
+        1: 37,
+        2: 38.5
+    }, 'COCO', {
+        1: [1.5, 1.5]
+    })
+    # Other folders may be anybody's.
+    (tmp_path / 'configs').rename(tmp_path / 'home')
+    known = published(str(tmp_path / 'home' / 'a' / 'a_1x_c.py'))
+    assert known.gains == {1: [1.5]}
+
+
+def test_a_metafile_holds_plain_values(tmp_path):
+    """It may be somebody else's, so a file with objects of Python is passed
+    over."""
+    text = ('- {Name: a_1x_b, Results: {Metrics: {box AP: 37}}}\n'
+            '- {Name: a_2x_b, Results: {Metrics: {box AP: 38}}}\n')
+    for more, is_read in (('', True), ('- !!python/tuple [1]\n', False)):
+        (tmp_path / 'metafile.yml').write_text(text + more)
+        assert (published(str(tmp_path / 'a_1x_b.py')) is not None) is is_read

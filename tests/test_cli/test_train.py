@@ -309,8 +309,10 @@ def test_resume_from_a_file(train, capsys, monkeypatch, note):
         with pytest.raises(SystemExit, match=f'{folder}/last_checkpoint'):
             train(*call, '--resume')
     train(*call, f'--resume={folder}/iter_3.pth')
-    assert re.findall(r'resumed epoch: \d+, iter: (\d+)',
-                      read_log(folder)) == ['6', '3']
+    log = read_log(folder)
+    place = re.findall(r'in virtual epoch (\d+), after (\d+) of (\d+) ', log)
+    assert len(place) == 2 and place[1] == ('1', '6', '6')
+    assert re.findall(r'resumed epoch: \d+, iter: (\d+)', log) == ['6', '3']
     assert 'InfoBatch: 12 iterations covered' in read_log(folder)
 
 
