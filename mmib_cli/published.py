@@ -76,7 +76,7 @@ class Published(NamedTuple):
         return text + (
             f' So an unpruned run with {100 * share:.0f} % of the '
             f'{self.length}{self.unit} schedule loses {" and ".join(costs)}, '
-            'if gains shrink with the length.') * bool(costs)
+            'if gains shrink.') * bool(costs)
 
     def _doublings(self) -> Dict[str, int]:
         """Return the length whose doubling gives each bound."""
