@@ -7,7 +7,7 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
-from sphinx.addnodes import download_reference, pending_xref
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 
 import mmib
@@ -19,7 +19,8 @@ release = mmib.__version__
 
 # The source is the whole repository, so that pages of docs/ may link to
 # research/, examples/ and configs/, which are pages of the site too. Other
-# files that a page links to are for download.
+# files that a page links to are for download, and links to other folders are
+# plain text.
 ROOT = Path(__file__).resolve().parents[1]
 root_doc = 'docs/index'
 include_patterns = [
@@ -72,10 +73,9 @@ def resolve_links(app: Sphinx, doctree: nodes.document) -> None:
             page = root_doc
         elif (path / 'README.md').exists():
             page = str(path.relative_to(ROOT) / 'README')
-        elif (path / '__init__.py').exists():
-            file = osp.relpath(path / '__init__.py', folder)
-            link.replace_self(
-                download_reference('', *link.children, reftarget=file))
+        elif path.is_dir():
+            # The site has no page of it.
+            link.replace_self(link.children)
         if page is not None:
             link['refdomain'], link['reftarget'] = 'doc', page
             link.setdefault('reftargetid', None)
