@@ -74,9 +74,9 @@ class Published(NamedTuple):
         for kind in list(bounds)[:1]:
             costs[0] += self._mean(kind, share)
         return text + (
-            f' So an unpruned run with {100 * share:.0f} % of the '
-            f'{self.length}{self.unit} schedule loses {" and ".join(costs)}, '
-            'if gains shrink.') * bool(costs)
+            f' So {100 * share:.0f} % of the {self.length}{self.unit} '
+            f'schedule, unpruned, loses {" and ".join(costs)}, if each '
+            'doubling gains less.') * bool(costs)
 
     def _doublings(self) -> Dict[str, int]:
         """Return the length whose doubling gives each bound."""
