@@ -69,14 +69,14 @@ class Published(NamedTuple):
                          for length, value in self.values.items())
         text = f'This model has a published {self.metric} of {text}.'
         bounds = self.bounds(share)
+        if not bounds:
+            return text
         costs = [f'{kind} about {bounds[kind]:.1f} points' for kind in bounds]
-        # The means of two bounds would be over different models.
-        for kind in list(bounds)[:1]:
-            costs[0] += self._mean(kind, share)
-        return text + (
-            f' So {100 * share:.0f} % of the {self.length}{self.unit} '
-            f'schedule, unpruned, loses {" and ".join(costs)}, if each '
-            'doubling gains less.') * bool(costs)
+        # The mean of the other bound would be over different models.
+        costs[0] += self._mean(next(iter(bounds)), share)
+        return (f'{text} So {100 * share:.0f} % of the {self.length}'
+                f'{self.unit} schedule, unpruned, loses '
+                f'{" and ".join(costs)}, if each doubling gains less.')
 
     def _doublings(self) -> Dict[str, int]:
         """Return the length whose doubling gives each bound."""
@@ -125,13 +125,17 @@ def published(path: str) -> Optional[Published]:
                 if each in (length, 2 * length) or 2 * each == length
             }
             if length in values and len(values) > 1:
+                parent = osp.dirname(folder)
+                # Other folders may be anybody's.
+                models = own if osp.basename(parent) != 'configs' else (
+                    _read_metafiles(osp.join(glob.escape(parent), '*')))
                 return Published(metric, length, unit, values, series.dataset,
-                                 _gains(series, folder, own))
+                                 _gains(series, models))
     return None
 
 
 def _split(name: str) -> Optional[Tuple[str, int, str]]:
-    """Split the name of a model into the name with ``*`` in the place of its
+    """Split the name of a model into the name with ``*`` instead of its
     length, the length and the unit."""
     found = _LENGTH.search(name)
     if found is None:
@@ -140,15 +144,11 @@ def _split(name: str) -> Optional[Tuple[str, int, str]]:
     return model, int(found[1]), found[2]
 
 
-def _gains(series: _Series, folder: str,
-           own: _Values) -> Dict[int, List[float]]:
+def _gains(series: _Series, models: _Values) -> Dict[int, List[float]]:
     """Return what each model on the dataset gains if its length is doubled, by
     that length."""
-    parent = osp.dirname(folder)
-    if osp.basename(parent) == 'configs':
-        own = _read_metafiles(osp.join(glob.escape(parent), '*'))
     gains: Dict[int, List[float]] = defaultdict(list)
-    for other, values in own.items():
+    for other, values in models.items():
         if series.dataset and other[1:] == series[1:]:
             for length in values:
                 if 2 * length in values:
@@ -185,5 +185,5 @@ def _results(metafile: Any) -> Iterator[Tuple[_Series, int, float]]:
             for metric, value in (result.get('Metrics') or {}).items():
                 if split and metric in _METRICS:
                     name, length, unit = split
-                    yield (_Series(name, unit, metric,
-                                   dataset), length, float(value))
+                    series = _Series(name, unit, metric, dataset)
+                    yield series, length, float(value)

@@ -313,7 +313,7 @@ def test_resume_from_a_file(train, capsys, monkeypatch, note):
     place = re.findall(r'in virtual epoch (\d+), after (\d+) of (\d+) ', log)
     assert len(place) == 2 and place[1] == ('1', '6', '6')
     assert re.findall(r'resumed epoch: \d+, iter: (\d+)', log) == ['6', '3']
-    assert 'InfoBatch: 12 iterations covered' in read_log(folder)
+    assert 'InfoBatch: 12 iterations covered' in log
 
 
 @DATASETS.register_module()

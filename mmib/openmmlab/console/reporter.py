@@ -161,11 +161,9 @@ class Reporter:
         stream = self._run.stream
         plan = stream.current
         place = 'the run continues in virtual epoch '
-        if plan is None:
-            place += '1'
-        else:
-            done = stream.position - plan.first_slot
-            place += (f'{plan.record.epoch}, after {done} of '
+        place += str(plan.record.epoch if plan else 1)
+        if plan:
+            place += (f', after {stream.position - plan.first_slot} of '
                       f'{plan.end - plan.first_slot} images')
         self._info('; '.join([place, *changes]) + '.')
 
